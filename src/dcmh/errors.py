@@ -2,6 +2,7 @@
 
 DCMHError
  ├─ DataError (ValueError)        a data set is missing, incomplete or inconsistent
+ │   └─ ImageError                a picture cannot be read; the message is a short reason
  ├─ ParameterError (ValueError)   a setting is outside what makes sense
  ├─ ModelError (ValueError)       a folder is no model, is damaged, or is newer than this version
  ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
@@ -11,7 +12,8 @@ DCMHError
  ├─ BusyError (RuntimeError)      another process is writing the same folder
  └─ MissingExtra (ImportError)    an optional dependency is not installed
 
-Each message says what happened, to which thing, and what to do. Each class is also a built-in, so ordinary `except` works.
+Each message says what happened, to which thing, and what to do. Each class is also a built-in, so that
+ordinary `except` works.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ class DCMHError(Exception):
 
 class DataError(DCMHError, ValueError):
     """A data set is missing, incomplete or inconsistent."""
+
+
+class ImageError(DataError):
+    """A picture cannot be read; the message is a short reason, such as 'truncated after 41 kB'."""
 
 
 class ParameterError(DCMHError, ValueError):

@@ -17,13 +17,22 @@ Kind = Literal["image", "text", "vector"]
 class Images:
     """Pictures, decoded only when asked for.
 
-    Each value is a path (relative ones count from `root`), a uint8 array (height, width, 3), or None where there is none.
+    Each value is a path (relative ones count from `root`), a uint8 array (height, width, 3), or None where there is
+    none.
     """
 
     kind: Kind = "image"
 
-    def __init__(self, values: Sequence[str | Path | NDArray[np.uint8] | None], *, root: Path | str | None = None) -> None:
+    def __init__(
+        self, values: Sequence[str | Path | NDArray[np.uint8] | None], *, root: Path | str | None = None
+    ) -> None:
         self.values = list(values)
+        for row, value in enumerate(self.values):
+            if value is not None and not isinstance(value, str | Path | np.ndarray):
+                raise DataError(
+                    f"Picture of item {row} is a {type(value).__name__}. Give a path, a uint8 array "
+                    f"(height, width, 3), or None where there is no picture."
+                )
         self.root = Path(root) if root is not None else None
         self.observed: NDArray[np.bool_] = np.array([value is not None for value in self.values], bool)
 
@@ -40,14 +49,27 @@ class Images:
             return None
         return self.root / value if self.root is not None else Path(value)
 
+    def source(self, row: int) -> Path | NDArray[np.uint8] | None:
+        """What `dcmh.images.decode` takes: the file or the array of one picture; None where it is missing."""
+        value = self.values[row]
+        return value if isinstance(value, np.ndarray) else self.path(row)
+
 
 class Texts:
-    """Words: one string an item, or None where there is none."""
+    """Words: one string an item, or None where there is none. A blank text counts as none."""
 
     kind: Kind = "text"
 
     def __init__(self, values: Sequence[str | None]) -> None:
-        self.values = list(values)
+        if isinstance(values, str):
+            raise DataError("Texts need a list of strings, got one string. Write [text].")
+        self.values: list[str | None] = []
+        for row, value in enumerate(values):
+            if value is not None and not isinstance(value, str):
+                raise DataError(
+                    f"Text of item {row} is a {type(value).__name__}. Give a string, or None where there is no text."
+                )
+            self.values.append(str(value) if value is not None and value.strip() else None)
         self.observed: NDArray[np.bool_] = np.array([value is not None for value in self.values], bool)
 
     def __len__(self) -> int:
@@ -65,11 +87,26 @@ class Vectors:
     def __init__(self, values: NDArray[Any], *, observed: NDArray[np.bool_] | None = None) -> None:
         self.values = np.asarray(values)
         if self.values.ndim != 2:
-            raise DataError(f"Feature vectors need two dimensions (items, features), not shape {self.values.shape}.")
-        self.observed = np.ones(len(self.values), bool) if observed is None else np.asarray(observed, bool)
-        if not np.isfinite(self.values[self.observed]).all():
-            row = int(np.flatnonzero(self.observed)[np.flatnonzero(~np.isfinite(self.values[self.observed]).all(axis=1))[0]])
-            raise DataError(f"Feature vector of item {row} holds NaN or infinity. Remove the item or repair its features.")
+            raise DataError(
+                f"Feature vectors need two dimensions (items, features), not shape {self.values.shape}. "
+                f"Flatten each item to one row."
+            )
+        if self.values.dtype.kind not in "fiub":
+            raise DataError(f"Feature vectors must be numbers, not {self.values.dtype}. Convert them to float32.")
+        self.observed: NDArray[np.bool_] = (
+            np.ones(len(self.values), bool) if observed is None else np.asarray(observed, bool)
+        )
+        if self.observed.shape != (len(self.values),):
+            raise DataError(
+                f"observed has shape {self.observed.shape}; expected one value for {len(self.values)} items."
+            )
+        # A row that is not there may hold anything.
+        bad = np.flatnonzero(~np.isfinite(self.values).all(axis=1) & self.observed)
+        if len(bad):
+            raise DataError(
+                f"Feature vector of item {bad[0]} holds NaN or infinity. Remove the item, repair its features, "
+                f"or mark it as missing: Vectors(values, observed=mask)."
+            )
 
     def __len__(self) -> int:
         return len(self.values)

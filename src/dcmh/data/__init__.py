@@ -1,0 +1,95 @@
+"""Where data comes from: `load_dataset` with the name of a built-in set, or a path."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from dcmh.data.columns import Column, Images, Texts, Vectors
+from dcmh.data.dataset import Dataset, similarity
+from dcmh.data.labels import labels_from_text
+from dcmh.data.splits import Split, make_split, split_given
+from dcmh.errors import DataError, ParameterError
+
+__all__ = [
+    "Column",
+    "Dataset",
+    "Images",
+    "Split",
+    "Texts",
+    "Vectors",
+    "available",
+    "labels_from_text",
+    "load_dataset",
+    "make_split",
+    "similarity",
+    "split_given",
+]
+
+# The module dcmh.data.NAME has a function load.
+_BUILT_IN = {
+    "openmoji": "about 1,900 emoji drawings with names and tags; 9 groups are the labels; CC BY-SA 4.0",
+    "toy": "200 synthetic pictures and texts with 8 labels, for tests and first steps",
+}
+_READ = "a folder of photos with text, pairs.jsonl, .csv or .tsv, or a .mat file"
+
+
+def available() -> dict[str, str]:
+    """Names that `load_dataset` knows, each with one line about it."""
+    return dict(_BUILT_IN)
+
+
+def load_dataset(source: str | Path, **options: Any) -> Dataset:
+    """Load a built-in data set by name, or a folder or file by path.
+
+    A name wins over a folder of the same name: write ./toy for the folder. Options are those of the loader, such as
+    keep_partial=True for a folder, or n=500 for toy.
+    """
+    name = str(source)
+    if isinstance(source, str) and name in _BUILT_IN:
+        module = importlib.import_module(f"dcmh.data.{name}")
+        return _call(module.load, name, (), options)
+    path = Path(source).expanduser()
+    if name == "" or not path.exists():
+        raise DataError(_unknown(name, path))
+    if path.is_dir():
+        return _load_folder(path, options)
+    if path.suffix.lower() == ".mat":
+        from dcmh.data import mat
+
+        return _call(mat.load, name, (path,), options)
+    from dcmh.data import pairs
+
+    if path.suffix.lower() in pairs.SUFFIXES:
+        return _call(pairs.load, name, (path,), options)
+    raise DataError(f"Cannot read data from {name}. Give {_READ}; or a name: {', '.join(_BUILT_IN)}.")
+
+
+def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:
+    from dcmh.data import folder, mat, pairs
+
+    listed = any((path / name).is_file() for name in (*pairs.PAIRS, *pairs.CAPTIONS))
+    if not listed and any(path.glob("*.mat")) and not folder.image_files(path)[0]:
+        return _call(mat.load, str(path), (path,), options)
+    return _call(folder.load, str(path), (path,), options)
+
+
+def _call(load: Any, name: str, arguments: tuple[Path, ...], options: dict[str, Any]) -> Dataset:
+    known = list(inspect.signature(load).parameters)[len(arguments) :]
+    for option in options:
+        if option not in known:
+            raise ParameterError(f"{name} has no option {option!r}. It has: {', '.join(known) or 'none'}.")
+    data: Dataset = load(*arguments, **options)
+    return data
+
+
+def _unknown(name: str, path: Path) -> str:
+    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(name, list(_BUILT_IN), 1)
+    if not close:
+        close = [str(path.parent / entry) for entry in difflib.get_close_matches(path.name, beside, 1)]
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"No data set or folder {name!r}.{hint} Give {_READ}; or a name: {', '.join(_BUILT_IN)}."

@@ -1,0 +1,248 @@
+"""Dataset: items seen in one or more modalities, with labels and ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.columns import Column, Images, Texts, Vectors
+from dcmh.data.labels import check_labels, labels_from_text
+from dcmh.errors import DataError
+
+if TYPE_CHECKING:
+    from dcmh.data.splits import Split
+
+PARTS = ("query", "database", "train")
+
+
+class Dataset:
+    """Items, one a row, in any number of named modalities.
+
+    Parameters
+    ----------
+    columns
+        Modality name to `Images`, `Texts` or `Vectors`; all of one length.
+    labels
+        0/1, shape (items, labels), or one class an item; None where there are none.
+    ids
+        One a row, unique; default "0", "1", ….
+    notes
+        Sentences that whoever loaded the data should show the user.
+    skipped
+        (file, reason) of what the loader left out.
+    parts
+        The split the source came with: "query", "database" or "train" for each item. See `dcmh.data.split_given`.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        *,
+        labels: Any = None,
+        label_names: Sequence[str] | None = None,
+        ids: Sequence[object] | None = None,
+        name: str = "",
+        notes: Iterable[str] = (),
+        skipped: Iterable[tuple[str, str]] = (),
+        parts: Sequence[str] | None = None,
+    ) -> None:
+        self.columns = dict(columns)
+        self.name = name
+        self.notes = tuple(notes)
+        self.skipped = list(skipped)
+        self._size = _common_length(self.columns)
+        self.labels: NDArray[np.uint8] | None = None
+        self.label_names: list[str] | None = None
+        if labels is not None:
+            self.labels, found = check_labels(labels, self._size)
+            self.label_names = _check_names(label_names, found, self.labels.shape[1])
+        self.ids = _check_ids(ids, self._size)
+        self.parts = _check_parts(parts, self._size)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        labels: Any = None,
+        ids: Sequence[object] | None = None,
+        label_names: Sequence[str] | None = None,
+        name: str = "",
+        **modalities: Any,
+    ) -> Dataset:
+        """A data set from what lies in memory; every other keyword is a modality.
+
+        An array (items, features) becomes `Vectors`, a list of strings `Texts`; give pictures as `Images(paths)`.
+
+        >>> Dataset.from_arrays(image=X, text=["two dogs", "a boat"], labels=[[1, 0], [0, 1]])
+        """
+        columns = {modality: _to_column(modality, values) for modality, values in modalities.items()}
+        return cls(columns, labels=labels, label_names=label_names, ids=ids, name=name)
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, modality: str) -> Column:
+        if modality not in self.columns:
+            raise DataError(f"This data set has no modality {modality!r}. It has: {', '.join(self.columns)}.")
+        return self.columns[modality]
+
+    def __getattr__(self, attribute: str) -> Column:
+        # Only called when there is no such attribute; "columns" itself is not there while unpickling.
+        columns = self.__dict__.get("columns", {})
+        if attribute in columns:
+            return cast(Column, columns[attribute])
+        raise AttributeError(
+            f"Dataset has no attribute or modality {attribute!r}. Its modalities: {', '.join(columns)}."
+        )
+
+    def __repr__(self) -> str:
+        labels = "no labels" if self.labels is None else f"{self.labels.shape[1]} labels"
+        return f"<Dataset {self.name!r}: {len(self):,} items, {', '.join(self.columns)}, {labels}>"
+
+    def observed(self, modality: str) -> NDArray[np.bool_]:
+        """Which items have this modality, shape (items,)."""
+        return self[modality].observed
+
+    def complete(self) -> NDArray[np.bool_]:
+        """Which items have every modality, shape (items,)."""
+        return np.asarray(np.stack([column.observed for column in self.columns.values()]).all(axis=0))
+
+    def take(self, rows: Any) -> Dataset:
+        """The items of these rows (whole numbers, a slice, or a mask), in that order."""
+        kept: NDArray[np.intp] = np.arange(self._size)[_as_index(rows)]
+        return Dataset(
+            {name: column.take(kept) for name, column in self.columns.items()},
+            labels=None if self.labels is None else self.labels[kept],
+            label_names=self.label_names,
+            ids=[self.ids[i] for i in kept],
+            name=self.name,
+            notes=self.notes,
+            skipped=self.skipped,
+            parts=None if self.parts is None else [self.parts[i] for i in kept],
+        )
+
+    def drop(self, rows: Any) -> Dataset:
+        """All items but those of these rows."""
+        keep = np.ones(self._size, bool)
+        keep[_as_index(rows)] = False
+        return self.take(keep)
+
+    def split(self, queries: int, train: int | None = None, seed: int = 0) -> Split:
+        """Query, database and training items, drawn at random. See `dcmh.data.make_split`."""
+        from dcmh.data.splits import make_split
+
+        return make_split(self, queries, train, seed)
+
+    def with_labels_from_text(
+        self, modality: str = "text", *, min_count: int | None = None, max_labels: int = 100
+    ) -> Dataset:
+        """The same items with the most frequent words of a text modality as labels. See `labels_from_text`."""
+        column = self[modality]
+        if not isinstance(column, Texts):
+            raise DataError(f"Labels can be taken from words, but {modality!r} holds {column.kind}s. Give labels.")
+        labels, names = labels_from_text(column.values, min_count=min_count, max_labels=max_labels)
+        note = f"No labels given: the {len(names)} most frequent words serve as labels ({', '.join(names[:5])}, …)."
+        return Dataset(
+            self.columns,
+            labels=labels,
+            label_names=names,
+            ids=self.ids,
+            name=self.name,
+            notes=(*self.notes, note),
+            skipped=self.skipped,
+            parts=self.parts,
+        )
+
+    def fingerprint(self) -> str:
+        """A hash of ids, labels, texts and modality names: the same for the same data, on every machine."""
+        texts = {name: column.values for name, column in self.columns.items() if isinstance(column, Texts)}
+        said = [self.ids, self.label_names, [(name, column.kind) for name, column in self.columns.items()], texts]
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(json.dumps(said).encode())
+        if self.labels is not None:
+            digest.update(self.labels.tobytes())
+        return digest.hexdigest()
+
+
+def similarity(labels_a: NDArray[Any], labels_b: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which items share at least one label, shape (n_a, n_b): the paper's S."""
+    b = labels_b.T.astype(np.float32)
+    shared = np.empty((len(labels_a), len(labels_b)), bool)
+    for start in range(0, len(labels_a), 1024):  # in blocks, as the float product takes four times the result's memory
+        shared[start : start + 1024] = labels_a[start : start + 1024].astype(np.float32) @ b > 0
+    return shared
+
+
+def _as_index(rows: Any) -> Any:
+    if isinstance(rows, slice):
+        return rows
+    rows = np.asarray(rows)
+    return rows if rows.size else rows.astype(np.intp)  # NumPy takes [] for real numbers
+
+
+def _common_length(columns: Mapping[str, Column]) -> int:
+    if not columns:
+        raise DataError("A data set needs at least one modality, such as text=….")
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise DataError(f"The modalities differ in length: {said}. Give one value an item, None where it is missing.")
+    size = next(iter(lengths.values()))
+    if size == 0:
+        raise DataError("The data set has no items. Check the source, or what was taken from it.")
+    return size
+
+
+def _check_names(given: Sequence[str] | None, found: list[str] | None, count: int) -> list[str] | None:
+    if given is None:
+        return found
+    if len(given) != count:
+        raise DataError(f"{len(given)} label names are given for {count} labels. Give one name a column.")
+    return list(given)
+
+
+def _check_ids(ids: Sequence[object] | None, size: int) -> list[str]:
+    if ids is None:
+        return [str(row) for row in range(size)]
+    if len(ids) != size:
+        raise DataError(f"{len(ids):,} ids are given for {size:,} items. Give one an item.")
+    said = [str(value) for value in ids]
+    if len(set(said)) < size:
+        seen: set[str] = set()
+        twice = next(value for value in said if value in seen or seen.add(value))  # type: ignore[func-returns-value]
+        raise DataError(f"The id {twice!r} occurs more than once. Each item needs its own id.")
+    return said
+
+
+def _check_parts(parts: Sequence[str] | None, size: int) -> list[str] | None:
+    if parts is None:
+        return None
+    if len(parts) != size:
+        raise DataError(f"The split names {len(parts):,} items, but there are {size:,}. Give one part an item.")
+    for row, part in enumerate(parts):
+        if part not in PARTS:
+            raise DataError(f"The split of item {row} is {part!r}; expected {', '.join(PARTS)}.")
+    return list(parts)
+
+
+def _to_column(modality: str, values: Any) -> Column:
+    if isinstance(values, Images | Texts | Vectors):
+        return values
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+        return Vectors(values)
+    rows = list(values)
+    if all(value is None or isinstance(value, str) for value in rows):
+        return Texts(rows)
+    raise DataError(
+        f"Modality {modality!r} is neither an array (items, features) nor a list of strings. "
+        f"Give pictures as Images(paths) or Images(arrays)."
+    )

@@ -1,0 +1,93 @@
+"""Labels: what makes two items similar. Checked, made from names, or taken from the words of the texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import DataError
+from dcmh.text import BagOfWords
+
+MIN_LABELS = 4
+
+
+def check_labels(labels: Any, items: int) -> tuple[NDArray[np.uint8], list[str] | None]:
+    """Labels as 0/1, shape (items, labels); and their names where a vector of classes gives them.
+
+    Parameters
+    ----------
+    labels
+        Zeros and ones, shape (items, labels), dense or a scipy sparse matrix; or one class an item, shape (items,):
+        whole numbers or strings.
+    """
+    values = np.asarray(labels.toarray() if hasattr(labels, "toarray") else labels)
+    if values.ndim not in (1, 2):
+        raise DataError(f"Labels have shape {values.shape}; expected (items, labels), or one class an item.")
+    if len(values) != items:
+        raise DataError(f"Labels are given for {len(values):,} items, but there are {items:,}. Give one row an item.")
+    if values.ndim == 1:
+        if values.dtype.kind not in "iuU":
+            raise DataError(
+                f"One class an item needs whole numbers or strings, not {values.dtype}. "
+                f"For several labels an item give zeros and ones, shape (items, labels)."
+            )
+        classes, which = np.unique(values, return_inverse=True)
+        return np.eye(len(classes), dtype=np.uint8)[which], [str(name) for name in classes]
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"Labels must be 0 or 1, not {values.dtype}. Give zeros and ones, shape (items, labels).")
+    wrong = np.flatnonzero(~((values == 0) | (values == 1)).all(axis=1))
+    if len(wrong):
+        value = next(value for value in values[wrong[0]].tolist() if value not in (0, 1))
+        raise DataError(f"Labels must be 0 or 1; item {wrong[0]} has {value!r}. Give one column a label.")
+    if values.shape[1] == 0:
+        raise DataError("Labels have no columns. Give at least two labels, or labels=None.")
+    return values.astype(np.uint8), None
+
+
+def multi_hot(named: Sequence[Sequence[str]]) -> tuple[NDArray[np.uint8], list[str]]:
+    """Labels by name, a list for each item, as 0/1, shape (items, labels); names in alphabetical order."""
+    names = sorted({name for row in named for name in row})
+    column = {name: i for i, name in enumerate(names)}
+    labels = np.zeros((len(named), len(names)), np.uint8)
+    for row, given in enumerate(named):
+        labels[row, [column[name] for name in given]] = 1
+    return labels, names
+
+
+def labels_from_text(
+    texts: Sequence[str | None], *, min_count: int | None = None, max_labels: int = 100
+) -> tuple[NDArray[np.uint8], list[str]]:
+    """Let the most frequent words serve as labels, shape (items, labels), most frequent first.
+
+    English stop words do not count, nor do words in more than half of the texts: they would make almost all pairs
+    similar. Items without any of the words have no label.
+
+    Parameters
+    ----------
+    min_count
+        Leave out words in fewer texts. Default: 0.5 % of the texts, at least 5.
+    """
+    given = sum(text is not None for text in texts)
+    if min_count is None:
+        min_count = max(5, math.ceil(0.005 * given))
+    try:
+        bag = BagOfWords(min_count=min_count).fit(texts)
+    except DataError:
+        raise DataError(_too_few(0, min_count)) from None
+    names = [word for word, count in zip(bag.words_, bag.counts_, strict=True) if count <= given / 2][:max_labels]
+    if len(names) < MIN_LABELS:
+        raise DataError(_too_few(len(names), min_count))
+    kept = [bag.words_.index(name) for name in names]
+    return bag.transform(texts)[:, kept].astype(np.uint8), names
+
+
+def _too_few(count: int, min_count: int) -> str:
+    tags = "1 tag occurs" if count == 1 else f"{count} tags occur"
+    return (
+        f"Only {tags} {min_count} times or more; with so few, almost all pairs count as similar. "
+        f"Lower it with --min-tag-count, or give --labels."
+    )

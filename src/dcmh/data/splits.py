@@ -1,0 +1,178 @@
+"""Query, database and training items: drawn with a seed, saved by id."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.dataset import Dataset
+from dcmh.errors import DataError, ParameterError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three parts of a data set. Queries are never in the database; training items are part of it, as in the paper.
+
+    `query_rows`, `database_rows` and `train_rows` are rows of the whole data set, rising. `seed` is None for a split
+    that was given. `fingerprint` is that of the whole data set when the split was made.
+    """
+
+    query: Dataset
+    database: Dataset
+    train: Dataset
+    query_rows: NDArray[np.intp]
+    database_rows: NDArray[np.intp]
+    train_rows: NDArray[np.intp]
+    seed: int | None
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+    def save(self, path: Path | str) -> None:
+        """Write the ids of query and training items as JSON; the database is the rest."""
+        said = {
+            "format": FORMAT,
+            "seed": self.seed,
+            "data": self.fingerprint,
+            "query": self.query.ids,
+            "train": self.train.ids,
+        }
+        _write_whole(Path(path), json.dumps(said, ensure_ascii=False, indent=1))
+
+    @classmethod
+    def load(cls, path: Path | str, data: Dataset) -> Split:
+        """Find the items of a saved split in the data. Items that were not there before join the database."""
+        path = Path(path)
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            version, seed, was = said["format"], said["seed"], said["data"]
+            query, train = list(said["query"]), list(said["train"])
+        except FileNotFoundError:
+            raise DataError(f"Split {path} does not exist. Save one with split.save(path).") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is not a split of dcmh. Save one with split.save(path).") from error
+        if version != FORMAT:
+            raise DataError(
+                f"{path} has format {version}; this dcmh reads format {FORMAT}. Upgrade: pip install -U dcmh"
+            )
+        row_of = {name: row for row, name in enumerate(data.ids)}
+        gone = [name for name in [*query, *train] if name not in row_of]
+        if gone:
+            raise DataError(
+                f"{len(set(gone)):,} items of the split {path} are not in the data, the first is {gone[0]!r}. "
+                f"Use the data the split was made of, or make a new split."
+            )
+        notes = () if was == data.fingerprint() else (f"The data has changed since the split {path} was made.",)
+        return _split(data, [row_of[name] for name in query], [row_of[name] for name in train], seed, notes)
+
+
+def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Split:
+    """Draw queries from the items that have every modality and, where there are labels, at least one label.
+
+    The other items are the database; `train` of them, or all for None, are the training items. Items that lack a
+    modality can therefore be in the database and in train, but not among the queries. For one seed a smaller training
+    set is part of a larger one.
+    """
+    _check_count("queries", queries)
+    can_query = data.complete()
+    if data.labels is not None:
+        _check_dissimilar(data.labels)
+        can_query &= data.labels.any(axis=1)
+    if queries > can_query.sum():
+        raise DataError(
+            f"{queries:,} queries were asked for, but only {can_query.sum():,} of {len(data):,} items can be one "
+            f"(every modality{'' if data.labels is None else ', at least one label'}). Ask for fewer queries."
+        )
+    left = len(data) - queries
+    if train is not None:
+        _check_count("train", train)
+    if left < max(train or 1, 1):
+        raise DataError(
+            f"{queries:,} queries and {train or 1:,} training items need {queries + (train or 1):,} items; "
+            f"there are {len(data):,}. Ask for fewer."
+        )
+    generator = np.random.default_rng(seed)
+    query_rows = generator.permutation(np.flatnonzero(can_query))[:queries]
+    rest = np.setdiff1d(np.arange(len(data)), query_rows)
+    train_rows = rest if train is None else generator.permutation(rest)[:train]
+    return _split(data, query_rows, train_rows, seed)
+
+
+def split_given(data: Dataset) -> Split:
+    """The split the data came with: a `split` column, or separate arrays in a .mat file.
+
+    Where no item is marked as train, the whole database is.
+    """
+    if data.parts is None:
+        raise DataError("The data comes without a split. Draw one: data.split(queries=…, train=…, seed=0).")
+    parts = np.array(data.parts)
+    query_rows = np.flatnonzero(parts == "query")
+    train_rows = np.flatnonzero(parts == "train")
+    if len(query_rows) in (0, len(data)):
+        raise DataError(
+            f"The split of the data marks {len(query_rows):,} of {len(data):,} items as query. "
+            f"Mark some, not all, or draw a split: data.split(queries=…)."
+        )
+    if data.labels is not None:
+        _check_dissimilar(data.labels)
+    return _split(data, query_rows, train_rows if len(train_rows) else np.flatnonzero(parts != "query"), None)
+
+
+def _split(
+    data: Dataset,
+    query: Sequence[int] | NDArray[np.intp],
+    train: Sequence[int] | NDArray[np.intp],
+    seed: int | None,
+    notes: tuple[str, ...] = (),
+) -> Split:
+    query_rows = np.unique(np.asarray(query, np.intp))
+    train_rows = np.unique(np.asarray(train, np.intp))
+    if np.intersect1d(query_rows, train_rows).size:
+        raise DataError("The split has items that are both query and train. Make a new split.")
+    database_rows = np.setdiff1d(np.arange(len(data)), query_rows)
+    return Split(
+        query=data.take(query_rows),
+        database=data.take(database_rows),
+        train=data.take(train_rows),
+        query_rows=query_rows,
+        database_rows=database_rows,
+        train_rows=train_rows,
+        seed=seed,
+        fingerprint=data.fingerprint(),
+        notes=notes,
+    )
+
+
+def _check_count(what: str, count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ParameterError(f"{what} must be a whole number of at least 1, not {count!r}.")
+
+
+def _check_dissimilar(labels: NDArray[np.uint8]) -> None:
+    if labels.any(axis=0).sum() < 2 or labels.all(axis=0).any():
+        raise DataError(
+            "Every pair is similar: only one label is in use, or all items share one. "
+            "Give labels that tell items apart, or none."
+        )
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write so that readers see the old file or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(draft, 0o644)
+        os.replace(draft, path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,274 @@
+"""How good a model is on a split: every modality as query against every other one as database."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh import codes
+from dcmh.errors import DataError
+from dcmh.metrics import TIES, Counts, Curve, Lookup, Ties, rank_counts, stable_average_precision
+from dcmh.metrics.ties import check_k
+
+KS = (1, 5, 10, 50, 100)
+
+
+class Part(Protocol):
+    """What evaluation needs of a `Dataset`."""
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+    @property
+    def labels(self) -> Any: ...
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def observed(self, name: str, /) -> NDArray[np.bool_]: ...
+
+
+class Split(Protocol):
+    """Three parts of a data set."""
+
+    @property
+    def query(self) -> Part: ...
+
+    @property
+    def database(self) -> Part: ...
+
+    @property
+    def train(self) -> Part: ...
+
+
+class Model(Protocol):
+    """What evaluation needs of a hashing method."""
+
+    @property
+    def bits(self) -> int: ...
+
+    @property
+    def modalities(self) -> tuple[str, ...]: ...
+
+    def encode(self, **columns: Any) -> NDArray[np.int8]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionReport:
+    """One modality searched by another.
+
+    `queries` and `database` count the items observed in the two modalities; all measures are over those.
+    `points` and `relevant`, (bits + 1,), count the pairs at each distance, over all queries.
+    """
+
+    queries: int
+    database: int
+    chance: float
+    without_relevant: int
+    map: dict[Ties, float]
+    precision_at: dict[int, float]
+    recall_at: dict[int, float]
+    lookup: Lookup
+    points: NDArray[np.int64]
+    relevant: NDArray[np.int64]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "queries": self.queries,
+            "database": self.database,
+            "chance": self.chance,
+            "without_relevant": self.without_relevant,
+            "map": dict(self.map),
+            "precision_at": {str(k): value for k, value in self.precision_at.items()},
+            "recall_at": {str(k): value for k, value in self.recall_at.items()},
+            "lookup": _rows(self.lookup),
+            "lookup_per_query": _rows(self.lookup.per_query),
+            "by_distance": [
+                {"distance": distance, "points": int(points), "relevant": int(relevant)}
+                for distance, (points, relevant) in enumerate(zip(self.points, self.relevant, strict=True))
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        per_query = Curve(*_columns(record["lookup_per_query"]))
+        return cls(
+            queries=record["queries"],
+            database=record["database"],
+            chance=record["chance"],
+            without_relevant=record["without_relevant"],
+            map=dict(record["map"]),
+            precision_at={int(k): value for k, value in record["precision_at"].items()},
+            recall_at={int(k): value for k, value in record["recall_at"].items()},
+            lookup=Lookup(*_columns(record["lookup"]), per_query=per_query),
+            points=np.array([row["points"] for row in record["by_distance"]], np.int64),
+            relevant=np.array([row["relevant"] for row in record["by_distance"]], np.int64),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What `evaluate` found. `directions` maps "image_to_text" and the like to their measures.
+
+    `chance` and `without_relevant` are over all queries and the whole database. `k`, if any, is the number of ranks
+    that counted in MAP.
+    """
+
+    bits: int
+    queries: int
+    database: int
+    train: int
+    chance: float
+    without_relevant: int
+    k: int | None
+    directions: dict[str, DirectionReport]
+
+    def __getitem__(self, direction: str) -> DirectionReport:
+        return self.directions[direction]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers, lists and dictionaries; null where a measure is undefined."""
+        return {
+            "bits": self.bits,
+            "queries": self.queries,
+            "database": self.database,
+            "train": self.train,
+            "chance": self.chance,
+            "without_relevant": self.without_relevant,
+            "k": self.k,
+            **{name: direction.to_json() for name, direction in self.directions.items()},
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Undo `to_json`."""
+        try:
+            return cls(
+                bits=record["bits"],
+                queries=record["queries"],
+                database=record["database"],
+                train=record["train"],
+                chance=record["chance"],
+                without_relevant=record["without_relevant"],
+                k=record["k"],
+                directions={name: DirectionReport.from_json(value) for name, value in record.items() if "_to_" in name},
+            )
+        except KeyError as error:
+            raise DataError(
+                f"This is no evaluation report: it lacks {error}. Write one with Report.to_json."
+            ) from error
+
+
+def evaluate(model: Model, split: Split, *, k: int | None = None) -> Report:
+    """Measure a model on a split's queries and database, in every direction between its modalities.
+
+    With k, only the first k ranks count in MAP. Refuses queries that are in the training set or in the database.
+    """
+    _check(model, split)
+    if k is not None:
+        check_k(k)
+    query = {name: _encode(model, split.query, name, "query") for name in model.modalities}
+    database = {name: _encode(model, split.database, name, "database") for name in model.modalities}
+    everything = _count_labels(split.query.labels, split.database.labels)
+    return Report(
+        bits=model.bits,
+        queries=len(split.query),
+        database=len(split.database),
+        train=len(split.train),
+        chance=everything.chance,
+        without_relevant=everything.without_relevant,
+        k=k,
+        directions={
+            f"{a}_to_{b}": _direction(query[a], database[b], model.bits, k)
+            for a, b in permutations(model.modalities, 2)
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    packed: NDArray[np.uint8]
+    labels: NDArray[Any]
+
+
+def _check(model: Model, split: Split) -> None:
+    if len(model.modalities) < 2:
+        raise DataError(f"Evaluation needs two modalities or more, the model has only {', '.join(model.modalities)}.")
+    for name, part in (("queries", split.query), ("database", split.database)):
+        if part.labels is None:
+            raise DataError(
+                f"The {name} have no labels, so nothing says what is relevant. Evaluate on data with labels."
+            )
+    queries = set(split.query.ids)
+    for part, what in ((split.train, "were trained on"), (split.database, "are in the database as well")):
+        both = sorted(queries.intersection(part.ids))
+        if both:
+            raise DataError(
+                f"{len(both):,} of {len(queries):,} queries {what}, {both[0]!r} for one, so the result means nothing. "
+                "Take a split whose queries are held out, as Dataset.split gives."
+            )
+
+
+def _encode(model: Model, part: Part, modality: str, name: str) -> _Encoded:
+    observed = np.asarray(part.observed(modality), bool)
+    if not observed.any():
+        raise DataError(f"No item of the {name} part has the modality {modality!r}. Take a split that has some.")
+    column = part[modality]
+    if not observed.all():
+        column = column.take(np.flatnonzero(observed))
+    return _Encoded(codes.pack(model.encode(**{modality: column})), np.asarray(part.labels)[observed])
+
+
+def _count_labels(query_labels: NDArray[Any], database_labels: NDArray[Any]) -> Counts:
+    # Codes that are all alike put the whole database into one heap, which leaves the counts of relevant pairs.
+    query, database = (np.zeros((len(labels), 1), np.uint8) for labels in (query_labels, database_labels))
+    return rank_counts(query, database, query_labels, database_labels, 1)
+
+
+def _direction(query: _Encoded, database: _Encoded, bits: int, k: int | None) -> DirectionReport:
+    sides = query.packed, database.packed, query.labels, database.labels, bits
+    counts = rank_counts(*sides)
+    precision: dict[Ties, float] = {}
+    for ties in TIES:
+        if ties == "stable":
+            precision[ties] = float(stable_average_precision(*sides, k=k, counts=counts).mean())
+        else:
+            precision[ties] = counts.mean_average_precision(ties=ties, k=k)
+    return DirectionReport(
+        queries=counts.queries,
+        database=counts.database,
+        chance=counts.chance,
+        without_relevant=counts.without_relevant,
+        map=precision,
+        precision_at=dict(zip(KS, counts.precision_at(KS).tolist(), strict=True)),
+        recall_at=dict(zip(KS, counts.recall_at(KS).tolist(), strict=True)),
+        lookup=counts.lookup(),
+        points=counts.points.sum(axis=0, dtype=np.int64),
+        relevant=counts.relevant.sum(axis=0, dtype=np.int64),
+    )
+
+
+def _rows(curve: Curve) -> list[dict[str, Any]]:
+    measures = {"precision": curve.precision, "recall": curve.recall, "f": curve.f}
+    return [
+        {"radius": int(radius), **{name: _number(values[i]) for name, values in measures.items()}}
+        for i, radius in enumerate(curve.radius)
+    ]
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def measure(name: str) -> NDArray[np.float64]:
+        return np.array([math.nan if row[name] is None else row[name] for row in rows], np.float64)
+
+    return np.array([row["radius"] for row in rows], np.int64), measure("precision"), measure("recall"), measure("f")

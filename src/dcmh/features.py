@@ -1,0 +1,208 @@
+"""Features of pictures by a frozen, pre-trained image network: computed once, kept on disk under the content's hash."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dcmh import device as devices
+from dcmh import images, networks
+from dcmh.data.columns import Images
+from dcmh.errors import DataError, ImageError
+from dcmh.home import home
+from dcmh.networks import efficientnet
+
+SIZE = 224  # pixels, square: what both image networks take
+BATCH = 32
+
+Progress = Callable[[int, int], None]  # pictures done, pictures in all
+OnError = Callable[[int, str], None]  # row, reason
+
+
+class Store(Protocol):
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]: ...
+    def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None: ...
+
+
+def extract(
+    column: Images,
+    network: str = "efficientnet-lite0",
+    *,
+    weights: Path | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+    on_error: OnError | None = None,
+) -> NDArray[np.float32]:
+    """Features of all pictures, shape (pictures, features); zeros where there is no picture.
+
+    A picture that cannot be read is an error, unless `on_error` takes it: then its features are zeros.
+    """
+    store = FeatureStore(network, weights)
+    keys = _content_hashes(column, on_error)
+    known = store.get([key for key in keys if key is not None])
+    missing: dict[bytes, int] = {}  # one row for each content: copies are computed once
+    for row, key in enumerate(keys):
+        if key is not None and key not in known:
+            missing.setdefault(key, row)
+    if missing:
+        known |= _compute(column, missing, network, weights, device, store, progress, on_error)
+    width = networks.features_of(network)
+    features = np.zeros((len(column), width), np.float32)
+    for row, key in enumerate(keys):
+        if key is None:
+            continue
+        if key in known:
+            features[row] = known[key]
+        elif on_error is not None and missing[key] != row:  # a copy of a picture that could not be read
+            on_error(row, "the same bytes as another unreadable file")
+    return features
+
+
+def _compute(
+    column: Images,
+    missing: dict[bytes, int],
+    network: str,
+    weights: Path | None,
+    device: str,
+    store: Store,
+    progress: Progress | None,
+    on_error: OnError | None,
+) -> dict[bytes, NDArray[np.float32]]:
+    target = devices.resolve(device)
+    backbone, _ = networks.backbone(network, weights=weights)
+    backbone = backbone.eval().to(target, memory_format=torch.channels_last)
+    computed: dict[bytes, NDArray[np.float32]] = {}
+    key_of = {row: key for key, row in missing.items()}
+    done = 0
+    for rows, pixels in decoded_batches(column, list(missing.values()), on_error=on_error):
+        if len(pixels):
+            values = run(backbone, pixels, target)
+            entries = [(key_of[row], value) for row, value in zip(rows, values, strict=True)]
+            store.put(entries)
+            computed.update(entries)
+        done = min(done + BATCH, len(missing))
+        if progress:
+            progress(done, len(missing))
+    return computed
+
+
+@torch.inference_mode()
+def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) -> NDArray[np.float32]:
+    """Features of decoded pictures (n, height, width, 3), uint8."""
+    return np.asarray(backbone(to_batch(pixels, target)).float().cpu().numpy(), np.float32)
+
+
+def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:
+    """Pictures (n, height, width, 3), uint8, as the float batch (n, 3, height, width), channels last, that networks take."""
+    batch = torch.as_tensor(pixels).to(target, non_blocking=True).permute(0, 3, 1, 2)
+    return batch.to(torch.float32, memory_format=torch.channels_last)
+
+
+def decoded_batches(
+    column: Images, rows: Sequence[int], *, batch: int = BATCH, size: int = SIZE, on_error: OnError | None = None
+) -> Iterator[tuple[list[int], NDArray[np.uint8]]]:
+    """Rows and their pixels (n, size, size, 3) in batches, decoded in threads ahead of the network that eats them."""
+    workers = min(8, os.cpu_count() or 1)
+    parts = [list(rows[start : start + batch]) for start in range(0, len(rows), batch)]
+    with ThreadPoolExecutor(workers) as pool:
+        ahead = [[pool.submit(_decode, column, row, size) for row in part] for part in parts[:2]]
+        for i, part in enumerate(parts):
+            futures = ahead.pop(0)
+            if i + 2 < len(parts):
+                ahead.append([pool.submit(_decode, column, row, size) for row in parts[i + 2]])
+            good, pixels = [], []
+            for row, future in zip(part, futures, strict=True):
+                try:
+                    pixels.append(future.result())
+                    good.append(row)
+                except ImageError as error:
+                    if on_error is None:
+                        raise _unreadable(column, row, error) from error
+                    on_error(row, str(error))
+            yield good, np.stack(pixels) if pixels else np.zeros((0, size, size, 3), np.uint8)
+
+
+def _decode(column: Images, row: int, size: int) -> NDArray[np.uint8]:
+    source = column.source(row)
+    if source is None:
+        raise ImageError("there is no picture")
+    return images.decode(source, size)
+
+
+def _unreadable(column: Images, row: int, error: ImageError) -> DataError:
+    path = column.path(row)
+    return DataError(f"Cannot read {path or f'picture {row}'}: {error}. Remove it from the data, or repair the file.")
+
+
+def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | None]:
+    def one(row: int) -> bytes | None:
+        source = column.source(row)
+        if source is None:
+            return None
+        try:
+            return images.content_hash(source)
+        except ImageError as error:
+            if on_error is None:
+                raise _unreadable(column, row, error) from error
+            on_error(row, str(error))
+            return None
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(one, range(len(column))))
+
+
+class FeatureStore:
+    """Content hash to features, one SQLite file for each network and its weights, under the dcmh home folder."""
+
+    def __init__(self, network: str, weights: Path | None = None) -> None:
+        self.path = home() / "features" / f"{network}-{_weights_digest(network, weights)}.sqlite"
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        if not self.path.exists():
+            return {}
+        found: dict[bytes, NDArray[np.float32]] = {}
+        with contextlib.closing(self._open()) as database:
+            for start in range(0, len(keys), 500):
+                part = keys[start : start + 500]
+                marks = ",".join("?" * len(part))
+                rows = database.execute(f"SELECT hash, value FROM features WHERE hash IN ({marks})", part)
+                found.update((key, np.frombuffer(value, np.float32)) for key, value in rows)
+        return found
+
+    def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None:
+        with contextlib.closing(self._open()) as database, database:
+            database.executemany(
+                "INSERT OR IGNORE INTO features VALUES (?, ?)",
+                [(key, np.ascontiguousarray(value, np.float32).tobytes()) for key, value in entries],
+            )
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            database = sqlite3.connect(self.path, timeout=60)
+            database.execute("CREATE TABLE IF NOT EXISTS features (hash BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache.") from error
+        return database
+
+
+def _weights_digest(network: str, weights: Path | None) -> str:
+    """A short hash of the weights file, so that other weights never meet cached features."""
+    path = efficientnet.imagenet_weights() if weights is None and network == "efficientnet-lite0" else weights
+    if path is None:
+        return "random"
+    try:
+        return hashlib.blake2b(Path(path).read_bytes(), digest_size=4).hexdigest()
+    except OSError as error:
+        raise DataError(f"Cannot read the weights {path}: {error.strerror}. Give the path of the file.") from error

@@ -1,0 +1,301 @@
+"""HammingIndex: exact search by Hamming distance over packed codes, in memory or memory-mapped."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcmh.codes import bytes_of, check_bits
+from dcmh.errors import DataError, MissingExtra, ModelMismatch, ParameterError
+from dcmh.index import radius as radius_search
+from dcmh.index import scan, storage
+from dcmh.index.finder import Finder
+from dcmh.index.multihash import MultiHash
+from dcmh.index.results import Results
+from dcmh.index.table import ALL_LIVE, Table, bitmap, packed_of, words_of
+
+Words = NDArray[np.uint64]
+Ids = NDArray[np.int64]
+
+QUERIES_AT_ONCE = 1 << 16  # a key has 21 bits for the query
+FEW = 16  # when fewer than one row in so many is allowed, copy those and scan the copy
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a search needs, replaced as a whole by each change, so that searches need no lock."""
+
+    table: Table
+    lookups: MultiHash | None = None  # over the first rows of the table
+    generation: int = 0  # row numbers mean the same within a generation
+
+
+@dataclass(frozen=True)
+class _View:
+    """The rows that a search may find."""
+
+    words: Words
+    live: Words
+    count: int  # how many rows may be found
+    rows: NDArray[np.int64] | None  # row of the table for each row of `words`, where those are a copy of some
+
+
+class HammingIndex:
+    """Packed codes of `bits` bits under integer ids; nearest items and items within a radius, exactly.
+
+    Hits come nearest first; at equal distance the item that was added first comes first. Any number of threads may
+    search while one thread at a time (the others wait) adds or removes: a search sees the index as it was when it began.
+
+    Parameters
+    ----------
+    bits : 1 to 1024
+    threads
+        How many threads one search may use; None: one for each core. Can be changed at any time.
+    """
+
+    def __init__(self, bits: int, *, threads: int | None = None) -> None:
+        self.bits = check_bits(bits)
+        self.threads = threads
+        self._state = _State(Table.empty(self.bits))
+        self._finder: Finder | None = None
+        self._lock = threading.RLock()
+        self._scanned = 0.0  # what lookups would have saved so far, in words compared
+
+    def __len__(self) -> int:
+        return self._state.table.live_count
+
+    def __repr__(self) -> str:
+        return f"HammingIndex(bits={self.bits}, count={self.count})"
+
+    def __contains__(self, item: int) -> bool:
+        return bool(self._rows(np.array([item], np.int64))[1][0] >= 0)
+
+    @property
+    def count(self) -> int:
+        """The number of items."""
+        return len(self)
+
+    @property
+    def ids(self) -> Ids:
+        """The ids in the order the items were added, shape (count,); read-only."""
+        table = self._state.table
+        ids = table.ids[table.live_rows()] if len(table.live) else table.ids.view()
+        ids.flags.writeable = False
+        return ids
+
+    def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
+        """The packed codes of some items, shape (len(ids), ceil(bits / 8)), in the order asked for."""
+        wanted = _as_ids(ids)
+        state, rows = self._rows(wanted)
+        _refuse_missing(wanted[rows < 0])
+        return packed_of(state.table.words[rows], self.bits)
+
+    def add(self, ids: ArrayLike, codes: NDArray[np.uint8]) -> None:
+        """Add items: new ids, shape (n,), and packed codes, shape (n, ceil(bits / 8)). All of them, or none."""
+        new = _as_ids(ids)
+        words = self._as_words(codes, "Codes")
+        if len(new) != len(words):
+            raise DataError(f"There are {len(new)} ids but {len(words)} codes. Give one id for each code.")
+        if not len(new):
+            return
+        ordered = new if bool(np.all(new[1:] > new[:-1])) else np.sort(new)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(twice):
+            raise DataError(f"Id {twice[0]} is given more than once. Give each item an id of its own.")
+        with self._lock:
+            state, rows = self._rows(new)
+            if (rows >= 0).any():
+                known = new[rows >= 0]
+                raise DataError(
+                    f"Id {known[0]} is already in the index{_more(known)}. Remove it before you add it again."
+                )
+            table = state.table.with_rows(new, words)
+            if self._finder:
+                self._finder.grow(table)
+            self._state = replace(state, table=table)
+
+    def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
+        """Remove items and return how many there were. Unknown ids are an error, and nothing is removed, unless missing_ok."""
+        wanted = np.unique(_as_ids(ids))
+        with self._lock:
+            state, rows = self._rows(wanted)
+            if not missing_ok:
+                _refuse_missing(wanted[rows < 0])
+            rows = rows[rows >= 0]
+            if len(rows):
+                table = state.table.without(rows)
+                if 4 * table.live_count < 3 * table.count:
+                    self._state, self._finder = _State(table.compact(), None, state.generation + 1), None
+                else:
+                    self._state = replace(state, table=table)
+        return len(rows)
+
+    def search(self, codes: NDArray[np.uint8], k: int, *, allowed: ArrayLike | None = None) -> Results:
+        """The k nearest items of each query, or all items where there are fewer.
+
+        Parameters
+        ----------
+        codes : (queries, ceil(bits / 8)) uint8
+        allowed
+            Which items may be found: their ids (unknown ones do no harm), or booleans by id, allowed[id].
+        """
+        queries = self._as_words(codes, "Query codes")
+        k = _at_least(k, 1, "k")
+        state, view = self._view(allowed)
+        k = min(k, view.count)
+        keys = np.empty((len(queries), 0), np.uint64)
+        if k and len(queries):
+            keys = scan.nearest(view.words, view.live, queries, k, scan.threads_of(self.threads))
+        offsets = np.arange(len(queries) + 1, dtype=np.int64) * k
+        return _results(state.table, view, keys.reshape(-1), offsets)
+
+    def within(
+        self,
+        codes: NDArray[np.uint8],
+        radius: int,
+        *,
+        allowed: ArrayLike | None = None,
+        method: Literal["auto", "scan", "lookup"] = "auto",
+    ) -> Results:
+        """All items at most `radius` bits away from each query.
+
+        Parameters
+        ----------
+        codes : (queries, ceil(bits / 8)) uint8
+        allowed
+            As in `search`.
+        method
+            "scan" compares every item; "lookup" uses hash tables, built on first use, which take 4 bytes an item and
+            table besides the index; "auto" takes what is faster, and builds tables once they have paid. Equal answers.
+        """
+        queries = self._as_words(codes, "Query codes")
+        radius = min(_at_least(radius, 0, "radius"), self.bits)
+        if method not in ("auto", "scan", "lookup"):
+            raise ParameterError(f"method must be 'auto', 'scan' or 'lookup', not {method!r}.")
+        state, view = self._view(allowed)
+        lookups = None
+        if method != "scan" and view.rows is None and view.count:
+            lookups = self._lookups(state, radius, len(queries), forced=method == "lookup")
+        parts, counts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        for start in range(0, len(queries) if view.count else 0, QUERIES_AT_ONCE):
+            some = queries[start : start + QUERIES_AT_ONCE]
+            keys = radius_search.near(view.words, view.live, some, radius, scan.threads_of(self.threads), lookups)
+            counts.append(np.diff(np.searchsorted(keys, np.arange(len(some) + 1, dtype=np.uint64) << np.uint64(43))))
+            parts.append(keys)
+        found = np.concatenate(counts) if view.count else np.zeros(len(queries), np.int64)
+        offsets = np.concatenate([[0], np.cumsum(found)]).astype(np.int64)
+        return _results(state.table, view, np.concatenate(parts), offsets)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index to a folder, in one step: a reader, or a crash, finds the older index or this one, whole."""
+        storage.save(self._state.table, self.bits, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, mmap: bool = True, threads: int | None = None) -> HammingIndex:
+        """Open a saved index; with mmap its pages are read when a search needs them. It can be added to: see `save`."""
+        table, bits = storage.load(folder, mmap=mmap)
+        index = cls(bits, threads=threads)
+        index._state = _State(table)
+        return index
+
+    def _rows(self, ids: Ids) -> tuple[_State, NDArray[np.int64]]:
+        """The newest state, and the live row of each id in it, -1 where there is none."""
+        with self._lock:
+            state = self._state
+            if self._finder is None:
+                self._finder = Finder(state.table)
+            return state, self._finder.find(state.table, ids)
+
+    def _as_words(self, codes: NDArray[np.uint8], what: str) -> Words:
+        codes = np.asarray(codes)
+        if codes.dtype != np.uint8 or codes.ndim != 2:
+            raise DataError(
+                f"{what} must be a uint8 array of shape (n, {bytes_of(self.bits)}), not {codes.dtype} of shape "
+                f"{codes.shape}. Use dcmh.codes.pack."
+            )
+        if codes.shape[1] != bytes_of(self.bits):
+            raise ModelMismatch(
+                f"{what} have {codes.shape[1]} bytes each, but the index has {self.bits} bits ({bytes_of(self.bits)} "
+                "bytes). Encode both with the same model."
+            )
+        return words_of(codes, self.bits)
+
+    def _view(self, allowed: ArrayLike | None) -> tuple[_State, _View]:
+        """The newest state, and what of it may be found."""
+        state = self._state
+        table = state.table
+        if allowed is None:
+            return state, _View(table.words, table.live, table.live_count, None)
+        chosen = np.asarray(allowed)
+        if chosen.dtype == bool and chosen.ndim == 1:
+            mask = table.live_rows() & (table.ids >= 0) & (table.ids < len(chosen))
+            mask[mask] = chosen[table.ids[mask]]
+        else:
+            state, rows = self._rows(np.unique(_as_ids(chosen)))
+            table = state.table
+            mask = np.zeros(table.count, bool)
+            mask[rows[rows >= 0]] = True
+        count = int(np.count_nonzero(mask))
+        if FEW * count < table.count:
+            rows = np.flatnonzero(mask)
+            return state, _View(table.words[rows], ALL_LIVE, count, rows)
+        return state, _View(table.words, bitmap(mask), count, None)
+
+    def _lookups(self, state: _State, radius: int, queries: int, *, forced: bool) -> MultiHash | None:
+        """Tables for this state if lookups are the faster way, built when scans have cost as much as building does."""
+        table, lookups = state.table, state.lookups
+        good = radius_search.still_good(lookups, table.count)
+        plan = lookups.plan if good and lookups else radius_search.plan_for(self.bits, table.count)
+        saved = radius_search.saved(plan, radius, table.words.shape[1])
+        if good and (forced or saved > 0):
+            return lookups
+        self._scanned += max(0.0, saved) * queries
+        if not forced and (saved <= 0 or self._scanned < plan.build_cost):
+            return None
+        if not scan.engines.load():
+            if forced:
+                raise MissingExtra("method='lookup' needs numba. Install it: pip install numba")
+            return None
+        lookups = MultiHash(table.words, plan, scan.threads_of(self.threads))
+        self._scanned = 0.0
+        with self._lock:
+            if self._state.generation == state.generation:
+                self._state = replace(self._state, lookups=lookups)
+        return lookups
+
+
+def _as_ids(ids: ArrayLike) -> Ids:
+    array = np.asarray(ids)
+    if array.ndim != 1:
+        raise DataError(f"Ids must have one dimension, not shape {array.shape}.")
+    if not array.size:
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max):
+        raise DataError(f"Ids must be integers that fit in 64 bits, not {array.dtype}. Keep names beside the index.")
+    return array.astype(np.int64, copy=False)
+
+
+def _more(ids: Ids) -> str:
+    return f" (and {len(ids) - 1:,} more)" if len(ids) > 1 else ""
+
+
+def _refuse_missing(ids: Ids) -> None:
+    if len(ids):
+        raise DataError(f"Id {ids[0]} is not in the index{_more(ids)}. Look at index.ids, or ask `id in index` first.")
+
+
+def _at_least(value: Any, least: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ParameterError(f"{what} must be a whole number of at least {least}, not {value!r}.")
+    return int(value)
+
+
+def _results(table: Table, view: _View, keys: Words, offsets: NDArray[np.int64]) -> Results:
+    rows = (keys & np.uint64(2**32 - 1)).astype(np.int64)
+    distances = (keys >> np.uint64(32) & np.uint64(2**11 - 1)).astype(np.uint16)
+    return Results(table.ids[rows if view.rows is None else view.rows[rows]], distances, offsets)

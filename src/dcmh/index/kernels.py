@@ -1,0 +1,283 @@
+"""Compiled scans over packed codes. Importing this module imports numba.
+
+A scan looks at 64 rows at a time: `near_mask` compares their distances to a limit and returns one bit a row, so that
+rows which are too far, nearly all of them, never meet a branch. Hits are 64-bit keys that sort as the answer does:
+
+    nearest     distance << 32 | row
+    near        query << 43 | distance << 32 | row
+
+`width` is a tuple with one entry for each 64-bit word of a code: its length is known to the compiler, which makes one
+variant for each. All kernels release the interpreter lock, so threads scan side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.core import cgutils, types
+from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Words = NDArray[np.uint64]
+
+ir = cgutils.ir  # llvmlite's, as numba uses it
+I64, I32, I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+
+GROUP = 16  # queries that share a block of rows while it is in cache
+BLOCK = 4096  # rows
+NOTHING = np.uint64(2**64 - 1)  # fills the places of hits that do not exist; sorts last
+
+
+def compiled(function: Function) -> Function:
+    """numba.njit, with the machine code kept on disk where a place can be written."""
+    try:
+        return cast(Function, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # no writable place for the cache
+        return cast(Function, numba.njit(nogil=True)(function))
+
+
+def intrinsic(function: Function) -> Function:
+    return cast(Function, numba.extending.intrinsic(function))
+
+
+def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+def _pick(builder: Any, vector: Any, lanes: range) -> Any:
+    """The named lanes of a vector."""
+    order = ir.Constant(ir.VectorType(I32, len(lanes)), [I32(lane) for lane in lanes])
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), order)
+
+
+def _repeat(builder: Any, values: list[Any], lanes: int) -> Any:
+    """A vector that holds the values over and over."""
+    vector = ir.Constant(ir.VectorType(I64, lanes), ir.Undefined)
+    for lane in range(lanes):
+        vector = builder.insert_element(vector, values[lane % len(values)], I32(lane))
+    return vector
+
+
+def _set_bits(builder: Any, start: Any, query: list[Any], rows: int) -> Any:
+    """Set bits of the words of `rows` rows XOR the query, one lane a word."""
+    lanes = rows * len(query)
+    kind = ir.VectorType(I64, lanes)
+    words = builder.load(builder.bitcast(start, kind.as_pointer()), align=8)
+    different = builder.xor(words, _repeat(builder, query, lanes))
+    return _call(builder, f"llvm.ctpop.v{lanes}i64", kind, different)
+
+
+def _distances(builder: Any, start: Any, query: list[Any]) -> Any:
+    """Distances of the 8 rows at `start`, as 8 lanes."""
+    width = len(query)
+    if width % 2 and width > 4:  # an odd, long code: add up each row by itself
+        vector = ir.Constant(ir.VectorType(I64, 8), ir.Undefined)
+        for row in range(8):
+            counts = _set_bits(builder, builder.gep(start, [I64(width * row)]), query, 1)
+            total = _call(builder, f"llvm.vector.reduce.add.v{width}i64", I64, counts)
+            vector = builder.insert_element(vector, total, I32(row))
+        return vector
+    counts = _set_bits(builder, start, query, 8)
+    while width % 2 == 0:  # add neighbours until an odd number of lanes a row is left
+        lanes = counts.type.count
+        counts = builder.add(_pick(builder, counts, range(0, lanes, 2)), _pick(builder, counts, range(1, lanes, 2)))
+        width //= 2
+    total = _pick(builder, counts, range(0, 8 * width, width))
+    for word in range(1, width):
+        total = builder.add(total, _pick(builder, counts, range(word, 8 * width, width)))
+    return total
+
+
+@intrinsic
+def near_mask(_context: Any, words: Any, row: Any, queries: Any, query: Any, limit: Any, width: Any) -> Any:
+    """Bit i is set when row + i is nearer to the query than the limit, for the 64 rows from `row` on."""
+    signature = types.uint64(words, types.int64, queries, types.int64, types.uint64, width)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        count = width.count
+        table = cgutils.create_struct_proxy(words)(context, builder, arguments[0])
+        asked = cgutils.create_struct_proxy(queries)(context, builder, arguments[2])
+        start = builder.gep(table.data, [builder.mul(arguments[1], I64(count))])
+        first = builder.gep(asked.data, [builder.mul(arguments[3], I64(count))])
+        code = [builder.load(builder.gep(first, [I64(word)])) for word in range(count)]
+        limits = _repeat(builder, [arguments[4]], 8)
+        mask = I64(0)
+        for eighth in range(8):
+            distances = _distances(builder, builder.gep(start, [I64(8 * count * eighth)]), code)
+            nearer = builder.bitcast(builder.icmp_unsigned("<", distances, limits), I8)
+            mask = builder.or_(mask, builder.shl(builder.zext(nearer, I64), I64(8 * eighth)))
+        return mask
+
+    return signature, generate
+
+
+@intrinsic
+def popcount(_context: Any, _word: Any) -> Any:
+    """How many bits of a word are set."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return _call(builder, "llvm.ctpop.i64", I64, arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def lowest_bit(_context: Any, _word: Any) -> Any:
+    """The position of the lowest set bit of a word that is not 0."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.uint64(types.uint64), generate
+
+
+@compiled
+def distance(words: Words, row: int, queries: Words, query: int, width: tuple[int, ...]) -> Any:
+    total = np.uint64(0)
+    for word in range(len(width)):
+        total += popcount(words[row * len(width) + word] ^ queries[query * len(width) + word])
+    return total
+
+
+@compiled
+def end_mask(
+    words: Words, row: int, end: int, queries: Words, query: int, limit: Any, width: tuple[int, ...]
+) -> Any:
+    """As `near_mask`, for the fewer than 64 rows at the end of a table."""
+    mask = np.uint64(0)
+    for i in range(end - row):
+        if distance(words, row + i, queries, query, width) < limit:
+            mask |= np.uint64(1) << np.uint64(i)
+    return mask
+
+
+@compiled
+def keep_nearest(keys: Words, size: int, k: int, histogram: NDArray[np.int64]) -> Any:
+    """Move the k nearest of `size` keys to the front, in their order, and return the distance of the k-th."""
+    histogram[:] = 0
+    for i in range(size):
+        histogram[keys[i] >> np.uint64(32)] += 1
+    limit, nearer = 0, 0
+    while nearer + histogram[limit] < k:
+        nearer += histogram[limit]
+        limit += 1
+    ties, kept = k - nearer, 0
+    for i in range(size):
+        d = np.int64(keys[i] >> np.uint64(32))
+        if d < limit or (d == limit and ties > 0):
+            ties -= d == limit
+            keys[kept] = keys[i]
+            kept += 1
+    return np.uint64(limit)
+
+
+@compiled
+def nearest(
+    words: Words,
+    width: tuple[int, ...],
+    first: int,
+    end: int,
+    live: Words,
+    queries: Words,
+    q0: int,
+    q1: int,
+    out: Words,
+) -> None:
+    """Write the keys of the k nearest live rows of [first, end) to out[q0:q1], shape (queries, k), in no order.
+
+    Rows come in their order, so once k hits are known only a strictly nearer row can push one out: ties go to the
+    older row. `first` is a multiple of 64; `live` has a bit a row, or is empty when all rows are.
+    """
+    k, bits = out.shape[1], 64 * len(width)
+    capacity = 2 * k + 64
+    group = min(GROUP, max(1, (1 << 21) // capacity), q1 - q0)
+    found = np.empty((group, capacity), np.uint64)
+    sizes, limits = np.empty(group, np.int64), np.empty(group, np.uint64)
+    histogram = np.empty(bits + 1, np.int64)
+    for start in range(q0, q1, group):
+        stop = min(start + group, q1)
+        sizes[:], limits[:] = 0, bits + 1
+        for block in range(first, end, BLOCK):
+            block_end = min(block + BLOCK, end)
+            for query in range(start, stop):
+                keys, size, limit = found[query - start], sizes[query - start], limits[query - start]
+                for row in range(block, block_end, 64):
+                    if row + 64 <= block_end:
+                        mask = near_mask(words, row, queries, query, limit, width)
+                    else:
+                        mask = end_mask(words, row, block_end, queries, query, limit, width)
+                    if len(live) > 0:
+                        mask &= live[row >> 6]
+                    while mask:
+                        hit = row + np.int64(lowest_bit(mask))
+                        mask &= mask - np.uint64(1)
+                        d = distance(words, hit, queries, query, width)
+                        if d < limit:  # the limit may have fallen since the mask was made
+                            keys[size] = d << np.uint64(32) | np.uint64(hit)
+                            size += 1
+                            if size == capacity:
+                                limit = keep_nearest(keys, size, k, histogram)
+                                size = k
+                sizes[query - start], limits[query - start] = size, limit
+        for query in range(start, stop):
+            keys, size = found[query - start], sizes[query - start]
+            if size > k:
+                keep_nearest(keys, size, k, histogram)
+                size = k
+            out[query, :size] = keys[:size]
+            out[query, size:] = NOTHING
+
+
+@compiled
+def grown(keys: Words, size: int, more: int) -> Words:
+    """The same keys with room for some more."""
+    if size + more <= len(keys):
+        return keys
+    larger = np.empty(2 * len(keys) + more, np.uint64)
+    larger[:size] = keys[:size]
+    return larger
+
+
+@compiled
+def near(
+    words: Words,
+    width: tuple[int, ...],
+    first: int,
+    end: int,
+    live: Words,
+    queries: Words,
+    q0: int,
+    q1: int,
+    radius: int,
+) -> Words:
+    """Keys of all live rows of [first, end) within the radius of the queries q0 to q1, in no order."""
+    keys, size = np.empty(1024, np.uint64), 0
+    found = np.empty(BLOCK, np.int64)
+    limit = np.uint64(radius + 1)
+    for start in range(q0, q1, GROUP):
+        for block in range(first, end, BLOCK):
+            block_end = min(block + BLOCK, end)
+            for query in range(start, min(start + GROUP, q1)):
+                count = 0
+                for row in range(block, block_end, 64):
+                    if row + 64 <= block_end:
+                        mask = near_mask(words, row, queries, query, limit, width)
+                    else:
+                        mask = end_mask(words, row, block_end, queries, query, limit, width)
+                    if len(live) > 0:
+                        mask &= live[row >> 6]
+                    while mask:
+                        found[count] = row + np.int64(lowest_bit(mask))
+                        count += 1
+                        mask &= mask - np.uint64(1)
+                if count:
+                    keys = grown(keys, size, count)
+                for hit in found[:count]:
+                    d = distance(words, hit, queries, query, width)
+                    keys[size] = np.uint64(query) << np.uint64(43) | d << np.uint64(32) | np.uint64(hit)
+                    size += 1
+    return keys[:size]

@@ -1,0 +1,109 @@
+"""An index as a folder: two .npy files, and hamming.json, which names them.
+
+Saving writes new files under new names and then replaces hamming.json, in one step. Whoever is killed before leaves the
+older index as it was; whoever has the older files mapped keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import ModelError
+from dcmh.index.table import ALL_LIVE, Table
+
+FORMAT = 1
+KIND = "dcmh Hamming index"
+HEADER = "hamming.json"
+_OURS = re.compile(r"(codes|ids)-[0-9a-f]{16}\.npy|hamming-[0-9a-f]{16}\.json")
+
+
+def save(table: Table, bits: int, folder: str | Path) -> None:
+    """Write a table, without its removed rows, to a folder that is made if needed."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    table = table.compact()
+    token = secrets.token_hex(8)
+    header: dict[str, Any] = {"kind": KIND, "format": FORMAT, "bits": bits, "count": table.count}
+    for name, array in (("codes", table.words), ("ids", table.ids)):
+        header[name] = f"{name}-{token}.npy"
+        with open(folder / header[name], "wb") as file:
+            np.save(file, array, allow_pickle=False)
+            _settle(file)
+    fresh = folder / f"hamming-{token}.json"
+    with open(fresh, "w", encoding="utf-8") as file:
+        json.dump(header, file, indent=1)
+        _settle(file)
+    os.replace(fresh, folder / HEADER)
+    for path in folder.iterdir():  # what older or broken-off saves left
+        if _OURS.fullmatch(path.name) and path.name not in (header["codes"], header["ids"]):
+            path.unlink(missing_ok=True)
+
+
+def _settle(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int]:
+    """The table and the bits of a saved index."""
+    folder = Path(folder)
+    for _ in range(3):
+        header = _header(folder)
+        try:
+            return _table(folder, header, mmap), header["bits"]
+        except FileNotFoundError as error:  # saved anew between the two reads: read again
+            missing = Path(error.filename).name
+    raise ModelError(f"The index {folder} is damaged: {missing} is missing. Build it again, or restore the folder.")
+
+
+def _header(folder: Path) -> dict[str, Any]:
+    try:
+        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelError(
+            f"No index in {folder}: there is no {HEADER}. Save one there with HammingIndex.save."
+        ) from None
+    except ValueError:
+        raise ModelError(f"The index {folder} is damaged: {HEADER} is no JSON. Build it again.") from None
+    if not isinstance(header, dict) or header.get("kind") != KIND:
+        raise ModelError(f"{folder / HEADER} does not describe a Hamming index. Give the folder of a saved index.")
+    if header.get("format") != FORMAT:
+        raise ModelError(
+            f"The index {folder} has format {header.get('format')}; this version reads format {FORMAT}. Update dcmh."
+        )
+    sizes = (header.get("bits"), header.get("count"))
+    names = (header.get("codes"), header.get("ids"))
+    if not all(isinstance(n, int) for n in sizes) or not all(isinstance(n, str) and _OURS.fullmatch(n) for n in names):
+        raise ModelError(f"The index {folder} is damaged: {HEADER} lacks an entry. Build it again.")
+    return header
+
+
+def _table(folder: Path, header: dict[str, Any], mmap: bool) -> Table:
+    count, width = header["count"], -(-header["bits"] // 64)
+    words = _array(folder / header["codes"], (count, width), np.dtype(np.uint64), mmap)
+    ids = _array(folder / header["ids"], (count,), np.dtype(np.int64), mmap)
+    return Table(words, ids, count, ALL_LIVE, count)
+
+
+def _array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mmap: bool) -> NDArray[Any]:
+    try:
+        # Mode c (private, writable): nobody writes, but the kernels are compiled for writable arrays only.
+        array = np.asarray(np.load(path, mmap_mode="c" if mmap and shape[0] else None, allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        raise ModelError(
+            f"The index {path.parent} is damaged: {path.name} cannot be read ({error}). Build it again."
+        ) from None
+    if array.shape != shape or array.dtype != dtype:
+        raise ModelError(
+            f"The index {path.parent} is damaged: {path.name} holds {array.dtype} of shape {array.shape}, "
+            f"not {dtype} of shape {shape}. Build it again."
+        )
+    return array

@@ -1,0 +1,74 @@
+"""Hashing methods, one a file: the file's name is the method's name.
+
+A package of somebody else joins through the entry-point group `dcmh.methods`.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import pkgutil
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcmh.errors import ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.methods.base import Hasher
+
+_NOT_METHODS = {"base", "folder"}
+
+
+def available() -> dict[str, str]:
+    """Method names, each with the first line of its file: its paper. Imports none of them."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        if module.name not in _NOT_METHODS and not module.name.startswith("_"):
+            source = Path(__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
+            found[module.name.replace("_", "-")] = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    for point in entry_points(group="dcmh.methods"):
+        found.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
+    return dict(sorted(found.items()))
+
+
+def get(name: str) -> type[Hasher]:
+    """The class of a method: `dcmh.methods.get("cca")(bits=32)`."""
+    known = available()
+    if name not in known:
+        close = difflib.get_close_matches(str(name), known, 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ParameterError(f"No hashing method {name!r}.{hint} Available: {', '.join(known)}.")
+    for point in entry_points(group="dcmh.methods"):
+        if point.name == name:
+            loaded: type[Hasher] = point.load()
+            return loaded
+    module = importlib.import_module(f"dcmh.methods.{name.replace('-', '_')}")
+    return _class_of(module)
+
+
+def _class_of(module: Any) -> type[Hasher]:
+    from dcmh.methods.base import Hasher
+
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Hasher) and value.__module__ == module.__name__:
+            return value
+    raise ParameterError(f"{module.__name__} defines no Hasher. A method file needs one class derived from Hasher.")
+
+
+def load(folder: Path | str) -> Hasher:
+    """Read a model folder, whichever method wrote it."""
+    from dcmh.errors import ModelError
+    from dcmh.methods import folder as model_folder
+
+    folder = Path(folder)
+    record = model_folder.read_record(folder)
+    if record["method"] not in available():
+        raise ModelError(
+            f"{folder} was made by the method {record['method']!r}, which is not installed. Available: {', '.join(available())}."
+        )
+    try:
+        return get(record["method"]).from_folder(folder, record)
+    except (KeyError, TypeError, IndexError) as error:
+        raise ModelError(f"{folder} is damaged or of another version ({error}). Train the model again.") from error

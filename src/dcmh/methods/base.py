@@ -1,0 +1,187 @@
+"""Hasher: what every hashing method offers. fit, encode, save; `load` reads any of them back.
+
+A method is one file in this folder. It gives `_fit` (learn from arrays), `_outputs` (one modality's real-valued outputs,
+whose signs are the code), `_state` and `_restore` (its arrays, for the model folder).
+"""
+
+from __future__ import annotations
+
+import inspect
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh import __version__, codes
+from dcmh.data.columns import Column, Kind
+from dcmh.data.dataset import Dataset
+from dcmh.errors import DataError, NotFittedError, ParameterError
+from dcmh.methods import folder as model_folder
+from dcmh.views import FeatureView, VectorView, View, WordView, as_column, load_view
+
+Arrays = dict[str, NDArray[Any]]
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+class Hasher(ABC):
+    """Learns one hash function for each modality, so that similar items get near codes across modalities.
+
+    The constructor only stores its arguments; what is learned ends in an underscore.
+    """
+
+    uses_labels: ClassVar[bool] = True
+    needs_complete_items: ClassVar[bool] = True  # training items must have every modality
+
+    def __init__(self, bits: int = 64, *, seed: int = 0) -> None:
+        self.bits = codes.check_bits(bits)
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise ParameterError(f"seed must be a whole number of at least 0, not {seed!r}.")
+        self.seed = int(seed)
+
+    # -- what a method gives --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _fit(self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]) -> None:
+        """Learn from the views of the training items, {modality: (n, width)}, and labels (n, l)."""
+
+    @abstractmethod
+    def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
+        """Real-valued outputs (n, bits) of one modality's view."""
+
+    @abstractmethod
+    def _state(self) -> Arrays:
+        """What was learned, as named arrays."""
+
+    @abstractmethod
+    def _restore(self, state: Arrays) -> None:
+        """Undo `_state`."""
+
+    def _view(self, kind: Kind) -> View:
+        """How this method looks at a modality of this kind."""
+        return {"image": FeatureView, "text": WordView, "vector": VectorView}[kind]()
+
+    # -- what users call ------------------------------------------------------------------------------------------
+
+    def fit(self, train: Dataset, *, progress: Progress | None = None) -> Self:
+        """Learn from training items; returns self. `progress` is called with a record now and then."""
+        self._progress = progress
+        train = self._check(train)
+        self.views_: dict[str, View] = {}
+        inputs = {}
+        for name, column in train.columns.items():
+            view = self._view(column.kind).fit(column)
+            inputs[name] = view(column)
+            self.views_[name] = view
+        self.trained_on_ = {"name": train.name, "items": len(train), "fingerprint": train.fingerprint()}
+        self.history_: list[dict[str, Any]] = []
+        observed = {name: train.observed(name) for name in train.modalities}
+        self._fit(inputs, train.labels, observed)
+        self._progress = None
+        return self
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self._fitted())
+
+    def outputs(self, **modalities: Any) -> NDArray[np.float64]:
+        """Real-valued outputs (n, bits), summed over the modalities given; an item without a modality adds nothing there."""
+        if not modalities:
+            raise ParameterError(f"Nothing to encode. Give one of: {', '.join(self.modalities)}.")
+        columns = {name: self._column(name, values) for name, values in modalities.items()}
+        lengths = {len(column) for column in columns.values()}
+        if len(lengths) > 1:
+            raise DataError(f"The modalities differ in length ({', '.join(map(str, sorted(lengths)))}). Give one value an item.")
+        seen = np.zeros(lengths.pop(), bool)
+        total = np.zeros((len(seen), self.bits))
+        for name, column in columns.items():
+            outputs = np.asarray(self._outputs(name, self.views_[name](column)), np.float64)
+            total += np.where(column.observed[:, None], outputs, 0)
+            seen |= column.observed
+        if not seen.all():
+            raise DataError(f"Item {int(np.argmin(seen))} has none of: {', '.join(columns)}. Leave it out.")
+        return total
+
+    def encode(self, **modalities: Any) -> NDArray[np.int8]:
+        """Codes (n, bits) of +1 and -1. One keyword: that modality's hash function; several: the sign of the summed outputs."""
+        return codes.sign(self.outputs(**modalities))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The constructor's arguments, by name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self).__init__).parameters if name != "self"}
+
+    @property
+    def name(self) -> str:
+        """The name under which `dcmh.methods.get` finds this method."""
+        return type(self).__module__.rpartition(".")[2].replace("_", "-")
+
+    # -- the model folder -----------------------------------------------------------------------------------------
+
+    def save(self, folder: Path | str, *, extra: Mapping[str, str] | None = None) -> None:
+        """Write a model folder (see `dcmh.methods.folder`), whole or not at all. `extra`: file name to text."""
+        views = self._fitted()
+        record = {
+            "method": self.name,
+            "bits": self.bits,
+            "parameters": {name: _plain(value) for name, value in self.parameters.items()},
+            "trained_on": self.trained_on_,
+            "versions": {"dcmh": __version__, "python": platform.python_version(), "numpy": np.__version__},
+        }
+        model_folder.write(Path(folder), record, views, self._state(), self.history_, extra or {})
+
+    @classmethod
+    def from_folder(cls, folder: Path, record: Mapping[str, Any]) -> Self:
+        """Rebuild a fitted method from an opened model folder. Use `dcmh.load`."""
+        model = cls(**record["parameters"])
+        model.views_ = {name: load_view(folder, name, view) for name, view in record["modalities"].items()}
+        model.trained_on_ = dict(record["trained_on"])
+        model.history_ = model_folder.read_history(folder)
+        model._restore(model_folder.read_weights(folder))
+        return model
+
+    # -- checks ---------------------------------------------------------------------------------------------------
+
+    def _fitted(self) -> dict[str, View]:
+        if not hasattr(self, "views_"):
+            raise NotFittedError(f"This {type(self).__name__} has learned nothing yet. Call fit(train), or dcmh.load(folder).")
+        return self.views_
+
+    def _column(self, modality: str, values: Any) -> Column:
+        views = self._fitted()
+        if modality not in views:
+            raise ParameterError(f"The model knows no modality {modality!r}. It has: {', '.join(views)}.")
+        return as_column(values, views[modality].kind, modality)
+
+    def _check(self, train: Dataset) -> Dataset:
+        if len(train.modalities) < 2:
+            raise DataError(f"Learning needs two modalities or more, the data has only {train.modalities[0]!r}. Add the other one.")
+        if self.uses_labels:
+            if train.labels is None:
+                raise DataError(
+                    f"{type(self).__name__} learns from labels, and the data has none. "
+                    "Give labels, or let frequent words serve: data.with_labels_from_text()."
+                )
+            used = train.labels.any(axis=0).sum()
+            if used < 2:
+                raise DataError(f"Only {used} label is in use among the training items, so all pairs are alike. Give at least two.")
+        if self.needs_complete_items and not train.complete().all():
+            train = train.take(train.complete())
+        for name in train.modalities:
+            if not train.observed(name).any():
+                raise DataError(f"No training item has the modality {name!r}. Leave it out, or give some.")
+        if len(train) < 2:
+            raise DataError(f"{len(train)} training item with every modality is too few to learn from. Give at least two.")
+        return train
+
+
+def _plain(value: Any) -> Any:
+    """A constructor argument as JSON keeps it."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return value

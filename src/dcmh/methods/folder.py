@@ -1,0 +1,115 @@
+"""The model folder: JSON, safetensors and text files, never pickle.
+
+    model.json              format, method, parameters, modalities and their views, versions, fingerprint
+    weights.safetensors     what was learned, as named arrays
+    NAME.vocabulary.txt     the words of a text modality, readable
+    history.jsonl           one line for each iteration of the training
+    split.json, report.json written by `dcmh train`: the held-out queries, and what was measured on them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh import __version__
+from dcmh.errors import ModelError
+from dcmh.files import whole_folder
+from dcmh.views import View
+
+FORMAT = 1
+MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = "model.json", "weights.safetensors", "history.jsonl", "split.json", "report.json"
+
+
+def write(
+    folder: Path,
+    record: Mapping[str, Any],
+    views: Mapping[str, View],
+    state: Mapping[str, NDArray[Any]],
+    history: Sequence[Mapping[str, Any]],
+    extra: Mapping[str, str],
+) -> None:
+    """Write a model folder, whole or not at all. A folder that holds something else is not touched."""
+    from safetensors.numpy import save_file
+
+    if folder.exists() and not is_model(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} exists and is no dcmh model, so it is not overwritten. Choose another --out.")
+    with whole_folder(folder) as draft:
+        save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, draft / WEIGHTS)
+        modalities = {name: view.save(draft, name) for name, view in views.items()}
+        whole = {"format": FORMAT, "fingerprint": _fingerprint(draft, modalities), **record, "modalities": modalities}
+        (draft / MODEL).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        lines = "".join(json.dumps(row) + "\n" for row in history)
+        (draft / HISTORY).write_text(lines, encoding="utf-8")
+        for name, text in extra.items():
+            (draft / name).write_text(text, encoding="utf-8")
+
+
+def is_model(folder: Path) -> bool:
+    return (folder / MODEL).is_file()
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """model.json, checked: a folder that is no model, is damaged, or is newer gives a sentence."""
+    if not folder.exists():
+        raise ModelError(f"There is no model {folder}. Train one: dcmh train DATA --out {folder}")
+    if not is_model(folder):
+        raise ModelError(f"{folder} is not a dcmh model (no {MODEL}). {_what_is_there(folder)}")
+    try:
+        record = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        version = record["format"]
+        _ = record["method"], record["parameters"], record["modalities"], record["bits"], record["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder / MODEL} is damaged ({error}). Train the model again, or copy the folder again.") from error
+    if not isinstance(version, int) or version > FORMAT:
+        raise ModelError(
+            f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. Upgrade: pip install -U dcmh"
+        )
+    return dict(record)
+
+
+def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a model, checked against its fingerprint."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    record = read_record(folder)
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder / WEIGHTS} is missing or damaged ({error}). Train again, or copy the folder again.") from error
+    if record["fingerprint"] != _fingerprint(folder, record["modalities"]):
+        raise ModelError(f"{folder} is damaged: {WEIGHTS} does not belong to {MODEL}. Train again, or copy the folder again.")
+    return dict(weights)
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    path = folder / HISTORY
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _fingerprint(folder: Path, modalities: Mapping[str, Any]) -> str:
+    """A short hash of weights and views: two models with the same fingerprint give the same codes."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update((folder / WEIGHTS).read_bytes())
+    digest.update(json.dumps(modalities, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _what_is_there(folder: Path) -> str:
+    if not folder.is_dir():
+        return "It is a file. Give the folder that dcmh train wrote."
+    names = sorted(entry.name for entry in folder.iterdir())
+    from dcmh.images import IMAGE_SUFFIXES
+
+    if any(name.lower().endswith(IMAGE_SUFFIXES) or name in ("pairs.jsonl", "pairs.csv", "pairs.tsv") for name in names):
+        return f"It holds images or pairs: did you mean dcmh train {folder} ?"
+    return f"It holds: {', '.join(names[:5]) or 'nothing'}{', …' if len(names) > 5 else ''}."

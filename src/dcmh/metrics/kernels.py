@@ -1,0 +1,129 @@
+"""Compiled loops over all pairs of queries and database points. Importing this module needs numba.
+
+Queries lie (n_queries, words); the database lies (words, n_database), so that one word of many points is read in a row.
+A pair's key is 2 · distance + relevant. Keys are made for a block of points that stays in the nearest cache, in loops
+without branches, which the compiler turns into vector instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+BLOCK = 1024
+TABLES = 4
+
+
+def _compiled(function: Function) -> Function:
+    compiler: Any = numba.njit(cache=True, nogil=True)  # Any: numba has types in some versions, not in others
+    compiled: Function = compiler(function)
+    return compiled
+
+
+def _popcount(typing: Any, word: Any) -> Any:
+    """The processor's own bit count."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+popcount: Any = intrinsic(_popcount)
+
+
+@_compiled
+def _fill_keys(
+    query: Words, database: Words, query_labels: Words, database_labels: Words, start: int, keys: Words, shared: Words
+) -> int:
+    """Keys of the points from start on, as many as fit; returns how many that are."""
+    size: int = min(len(keys), database.shape[1] - start)
+    keys[:size] = 0
+    shared[:size] = 0
+    for word in range(len(query)):
+        bits = query[word]
+        for j in range(size):
+            keys[j] += popcount(bits ^ database[word, start + j])
+    for word in range(len(query_labels)):
+        mask = query_labels[word]
+        if mask != 0:  # an item has few labels, so most words of a long mask are empty
+            for j in range(size):
+                shared[j] |= mask & database_labels[word, start + j]
+    for j in range(size):
+        keys[j] = (keys[j] << np.uint64(1)) | np.uint64(shared[j] != 0)
+    return size
+
+
+@_compiled
+def histograms(
+    query: Words,
+    database: Words,
+    query_labels: Words,
+    database_labels: Words,
+    points: NDArray[np.int32],
+    relevant: NDArray[np.int32],
+) -> None:
+    """Add the counts per distance of each query to points and relevant, both (n_queries, bits + 1)."""
+    keys, shared = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    # Keys are written to four tables in turn: equal neighbours would wait for each other in one.
+    tables = np.empty((TABLES, 2 * points.shape[1]), np.int32)
+    for i in range(len(query)):
+        tables[:] = 0
+        for start in range(0, database.shape[1], BLOCK):
+            size = _fill_keys(query[i], database, query_labels[i], database_labels, start, keys, shared)
+            for j in range(0, size - TABLES + 1, TABLES):
+                tables[0, keys[j]] += 1
+                tables[1, keys[j + 1]] += 1
+                tables[2, keys[j + 2]] += 1
+                tables[3, keys[j + 3]] += 1
+            for j in range(size - size % TABLES, size):
+                tables[0, keys[j]] += 1
+        for distance in range(points.shape[1]):
+            for table in range(TABLES):
+                hits = tables[table, 2 * distance + 1]
+                relevant[i, distance] += hits
+                points[i, distance] += tables[table, 2 * distance] + hits
+
+
+@_compiled
+def stable_sums(
+    query: Words,
+    database: Words,
+    query_labels: Words,
+    database_labels: Words,
+    points: NDArray[np.int32],
+    relevant: NDArray[np.int32],
+    k: int,
+    sums: NDArray[np.float64],
+) -> None:
+    """Write each query's sum of precisions at its relevant points within the first k ranks, (n_queries,).
+
+    Points of one distance are met in database order, so that a counter per distance, started at the number of nearer
+    points, is the rank of the point just met; a second one counts the relevant points up to that rank.
+    """
+    keys, shared = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    ranks, hits = np.empty(points.shape[1], np.int64), np.empty(points.shape[1], np.int64)
+    for i in range(len(query)):
+        nearer, nearer_relevant = 0, 0
+        for distance in range(points.shape[1]):
+            ranks[distance], hits[distance] = nearer, nearer_relevant
+            nearer += points[i, distance]
+            nearer_relevant += relevant[i, distance]
+        total = 0.0
+        for start in range(0, database.shape[1], BLOCK):
+            size = _fill_keys(query[i], database, query_labels[i], database_labels, start, keys, shared)
+            for j in range(size):
+                at, is_relevant = keys[j] >> np.uint64(1), np.int64(keys[j] & np.uint64(1))
+                rank, hit = ranks[at] + 1, hits[at] + is_relevant
+                ranks[at], hits[at] = rank, hit
+                total += is_relevant * (rank <= k) * (hit / rank)
+        sums[i] = total

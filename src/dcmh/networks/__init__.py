@@ -1,0 +1,37 @@
+"""Networks: pictures, words and feature vectors to real-valued outputs, one a bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from dcmh.errors import ParameterError
+from dcmh.networks import cnnf, efficientnet
+
+BACKBONES = ("efficientnet-lite0", "cnn-f")
+
+
+def backbone(name: str, *, weights: Path | None = None) -> tuple[nn.Module, int]:
+    """An image network without its last layer, pre-trained on ImageNet, and the number of its features.
+
+    `weights` is needed for cnn-f (MatConvNet's imagenet-vgg-f.mat); efficientnet-lite0 finds its own.
+    """
+    if name == "efficientnet-lite0":
+        return efficientnet.load_imagenet(efficientnet.EfficientNetLite0(), weights), efficientnet.FEATURES
+    if name == "cnn-f":
+        network = cnnf.CNNF()
+        if weights is not None:
+            cnnf.load_matconvnet(network, weights)
+        return network, cnnf.FEATURES
+    raise ParameterError(f"No image network {name!r}. Available: {', '.join(BACKBONES)}.")
+
+
+def features_of(name: str) -> int:
+    """How many features an image network gives."""
+    return efficientnet.FEATURES if name == "efficientnet-lite0" else cnnf.FEATURES
+
+
+def architecture(name: str) -> nn.Module:
+    """The same network without weights, to be filled from a model folder."""
+    return efficientnet.EfficientNetLite0() if name == "efficientnet-lite0" else cnnf.CNNF()

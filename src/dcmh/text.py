@@ -1,0 +1,195 @@
+"""Words to vectors and back: a bag of known words, without scikit-learn."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import DataError, NotFittedError, ParameterError
+
+FORMAT = 1
+_HEADER = "# dcmh vocabulary "
+
+# Runs of word characters. Those of one character are never in a vocabulary, so the words that count are exactly
+# those of scikit-learn's default pattern (?u)\b\w\w+\b.
+_RUN = re.compile(r"\w+")
+_WORD = re.compile(r"\b\w\w+\b")
+
+_STOP_WORDS = """
+    about above across after again against all almost alone along already also although always am among an and another
+    any anybody anyone anything are aren around as at be became because been before behind being below between both but
+    by can cannot could couldn did didn do does doesn doing don done down during each either else ever every everyone
+    everything few for from further get gets getting go goes going got had hadn has hasn have haven having he hence her
+    here hers herself him himself his how however if in into is isn it its itself just least less let like ll made make
+    makes many may maybe me might mine more most much must my myself near neither never no nobody none nor not nothing
+    now of off often on once one only onto or other others our ours ourselves out over own per perhaps quite rather re
+    really same shall she should shouldn since so some somebody someone something sometimes somewhere still such than
+    that the their theirs them themselves then there these they this those though through thus to together too toward
+    towards two under until up upon us ve very via was wasn we well were weren what when where whether which while who
+    whom whose why will with within without won would wouldn yet you your yours yourself yourselves
+    """
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in order, lower-case; words of one letter do not count."""
+    return _WORD.findall(text.lower())
+
+
+class BagOfWords:
+    """A vocabulary, and the vectors of texts over it.
+
+    Parameters
+    ----------
+    min_count
+        Words in fewer texts than this are left out.
+    max_words
+        Keep only the most frequent words; None keeps all.
+    stop_words
+        Leave out common English words (`STOP_WORDS`).
+    binary
+        1 for a word that occurs, however often; otherwise its number of occurrences.
+
+    After `fit`: `words_` (most frequent first, equal counts alphabetically), `counts_` (texts that hold each word),
+    `documents_` (texts seen).
+    """
+
+    def __init__(
+        self, *, min_count: int = 4, max_words: int | None = None, stop_words: bool = True, binary: bool = True
+    ) -> None:
+        if min_count < 1:
+            raise ParameterError(f"min_count must be at least 1, not {min_count}. 1 keeps every word.")
+        if max_words is not None and max_words < 1:
+            raise ParameterError(f"max_words must be at least 1, not {max_words}. None keeps every word.")
+        self.min_count = min_count
+        self.max_words = max_words
+        self.stop_words = stop_words
+        self.binary = binary
+
+    def fit(self, texts: Iterable[str | None]) -> Self:
+        """Learn the vocabulary; missing texts (None) do not count."""
+        found: Counter[str] = Counter()
+        documents = 0
+        for text in _checked(texts):
+            if text is not None:
+                found.update(set(words_of(text)))
+                documents += 1
+        if self.stop_words:
+            for word in STOP_WORDS:
+                found.pop(word, None)
+        kept = [(word, count) for word, count in found.items() if count >= self.min_count]
+        kept.sort(key=lambda pair: (-pair[1], pair[0]))
+        if not kept:
+            raise DataError(_why_empty(found, documents, self.min_count))
+        self._set(kept[: self.max_words], documents)
+        return self
+
+    def transform(self, texts: Iterable[str | None]) -> NDArray[np.float32]:
+        """Vectors of the texts, shape (texts, words). A missing text, or one without known words, is all zeros."""
+        index = self._known()
+        rows: list[int] = []
+        columns: list[int] = []
+        row = -1
+        for row, text in enumerate(_checked(texts)):
+            for word in words_of(text or ""):
+                column = index.get(word)
+                if column is not None:
+                    rows.append(row)
+                    columns.append(column)
+        vectors = np.zeros((row + 1, len(index)), np.float32)
+        if self.binary:
+            vectors[rows, columns] = 1
+        else:
+            np.add.at(vectors, (rows, columns), 1)
+        return vectors
+
+    def fit_transform(self, texts: Iterable[str | None]) -> NDArray[np.float32]:
+        texts = list(_checked(texts))
+        return self.fit(texts).transform(texts)
+
+    def used_and_ignored(self, text: str) -> tuple[list[str], list[str]]:
+        """The words of a text that are in the vocabulary, and those that are not; each once, in order."""
+        index = self._known()
+        words = list(dict.fromkeys(_RUN.findall(text.lower())))
+        return [word for word in words if word in index], [word for word in words if word not in index]
+
+    def nearest(self, word: str, n: int = 3) -> list[str]:
+        """At most n known words that are spelt much like this one, nearest first."""
+        return difflib.get_close_matches(word.lower(), self._known(), n)
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._known()
+
+    def save(self, path: Path | str) -> None:
+        """Write a readable file: a line of settings, then one word a line with its count."""
+        self._known()
+        settings = {
+            "format": FORMAT,
+            "min_count": self.min_count,
+            "max_words": self.max_words,
+            "stop_words": self.stop_words,
+            "binary": self.binary,
+            "documents": self.documents_,
+        }
+        lines = [_HEADER + json.dumps(settings)]
+        lines += [f"{word}\t{count}" for word, count in zip(self.words_, self.counts_, strict=True)]
+        Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+    @classmethod
+    def load(cls, path: Path | str) -> BagOfWords:
+        """Read what `save` wrote."""
+        path = Path(path)
+        try:
+            header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            if not header.startswith(_HEADER):
+                raise ValueError("its first line is no vocabulary header")
+            settings = json.loads(header.removeprefix(_HEADER))
+            if settings.pop("format") != FORMAT:
+                raise ValueError(f"its format is not {FORMAT}, the one this version reads")
+            documents = settings.pop("documents")
+            bag = cls(**settings)
+            pairs = [line.split("\t") for line in lines]
+            bag._set([(word, int(count)) for word, count in pairs], documents)
+        except FileNotFoundError:
+            raise DataError(f"Vocabulary {path} does not exist.") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is not a vocabulary of dcmh: {error}. Save it again with the model.") from error
+        return bag
+
+    def _set(self, pairs: list[tuple[str, int]], documents: int) -> None:
+        self.words_ = tuple(word for word, _ in pairs)
+        self.counts_ = np.array([count for _, count in pairs], np.int64)
+        self.documents_ = documents
+        self._index = {word: column for column, word in enumerate(self.words_)}
+
+    def _known(self) -> dict[str, int]:
+        if not hasattr(self, "_index"):
+            raise NotFittedError("This vocabulary is empty. Call fit(texts) or BagOfWords.load(path) first.")
+        return self._index
+
+
+def _checked(texts: Iterable[str | None]) -> Iterable[str | None]:
+    if isinstance(texts, str):
+        raise DataError("Expected a list of texts, got one string. Write [text].")
+    return texts
+
+
+def _why_empty(found: Counter[str], documents: int, min_count: int) -> str:
+    if not found:
+        return f"The {documents:,} texts hold no words to learn from. Check that the text column is the right one."
+    word, count = min(found.items(), key=lambda pair: (-pair[1], pair[0]))
+    return (
+        f"No word occurs in {min_count} or more of the {documents:,} texts; the most frequent, '{word}', in {count}. "
+        f"Lower min_count, or give more texts."
+    )

@@ -1,0 +1,178 @@
+"""Views: how a method looks at a column. Pictures become features or pixels, texts become bags of words, vectors stay.
+
+A view is fitted on the training items and kept in the model folder, so that queries are seen as the training items were.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.columns import Column, Images, Kind, Texts, Vectors
+from dcmh.errors import DataError, ModelError, ModelMismatch
+from dcmh.text import BagOfWords
+
+
+class WordView:
+    """Texts as bags of the words of the training texts, shape (items, words)."""
+
+    kind: ClassVar[Kind] = "text"
+
+    def __init__(self, bag: BagOfWords | None = None) -> None:
+        self.bag = bag or BagOfWords()
+
+    def fit(self, column: Column) -> Self:
+        self.bag.fit(value for value in _texts(column).values if value is not None)
+        return self
+
+    def __call__(self, column: Column) -> NDArray[np.float32]:
+        return self.bag.transform(_texts(column).values)
+
+    @property
+    def width(self) -> int:
+        return len(self.bag)
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        self.bag.save(folder / f"{modality}.vocabulary.txt")
+        return {"kind": self.kind, "view": "words", "words": len(self.bag)}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        return cls(BagOfWords.load(folder / f"{modality}.vocabulary.txt"))
+
+
+class VectorView:
+    """Feature vectors as they are, shape (items, features); queries must have as many features as training had."""
+
+    kind: ClassVar[Kind] = "vector"
+
+    def __init__(self, width: int = 0) -> None:
+        self.width = width
+
+    def fit(self, column: Column) -> Self:
+        self.width = _vectors(column).values.shape[1]
+        return self
+
+    def __call__(self, column: Column) -> NDArray[np.float32]:
+        values = _vectors(column).values
+        if values.shape[1] != self.width:
+            raise ModelMismatch(
+                f"These vectors have {values.shape[1]} features, the model learned from {self.width}. "
+                "Compute them as for training."
+            )
+        return np.where(column.observed[:, None], values, 0).astype(np.float32)
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        return {"kind": self.kind, "view": "vectors", "width": self.width}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        return cls(int(record["width"]))
+
+
+class FeatureView:
+    """Pictures as features of a frozen image network, shape (items, features); computed once and cached."""
+
+    kind: ClassVar[Kind] = "image"
+
+    def __init__(self, network: str = "efficientnet-lite0", *, weights: Path | None = None, device: str = "auto") -> None:
+        self.network = network
+        self.weights = weights
+        self.device = device
+
+    def fit(self, column: Column) -> Self:
+        return self
+
+    def __call__(self, column: Column) -> NDArray[np.float32]:
+        from dcmh import features
+
+        return features.extract(_images(column), self.network, weights=self.weights, device=self.device)
+
+    @property
+    def width(self) -> int:
+        from dcmh import networks
+
+        return networks.features_of(self.network)
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        weights = None if self.weights is None else str(Path(self.weights).resolve())
+        return {"kind": self.kind, "view": "features", "network": self.network, "weights": weights}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        weights = record.get("weights")
+        return cls(record["network"], weights=None if weights is None else Path(weights))
+
+
+class PixelView:
+    """Pictures as pixels, decoded batch by batch by whoever trains or encodes: calling it gives the column back."""
+
+    kind: ClassVar[Kind] = "image"
+    width = 0
+
+    def fit(self, column: Column) -> Self:
+        return self
+
+    def __call__(self, column: Column) -> Images:
+        return _images(column)
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        return {"kind": self.kind, "view": "pixels"}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        return cls()
+
+
+View = WordView | VectorView | FeatureView | PixelView
+_VIEWS: dict[str, type[View]] = {
+    "words": WordView,
+    "vectors": VectorView,
+    "features": FeatureView,
+    "pixels": PixelView,
+}
+
+
+def load_view(folder: Path, modality: str, record: dict[str, Any]) -> View:
+    """The view that `save` recorded in a model folder."""
+    name = record.get("view")
+    if name not in _VIEWS:
+        raise ModelError(f"{folder}: the view {name!r} of {modality!r} is unknown to this version. Upgrade: pip install -U dcmh")
+    return _VIEWS[name].load(folder, modality, record)
+
+
+def as_column(values: Any, kind: Kind, modality: str) -> Column:
+    """What a user passes to `encode` as a column: a column, strings, paths, decoded pictures, or an array of vectors."""
+    if isinstance(values, Images | Texts | Vectors):
+        column: Column = values
+    elif kind == "text":
+        column = Texts([values] if isinstance(values, str) else list(values))
+    elif kind == "image":
+        one = isinstance(values, str | Path) or (isinstance(values, np.ndarray) and values.ndim == 3)
+        column = Images([values] if one else list(values))
+    else:
+        column = Vectors(np.atleast_2d(np.asarray(values)))
+    if column.kind != kind:
+        raise ModelMismatch(f"The model's {modality} holds {kind}s, not {column.kind}s. Give the modality it was trained on.")
+    return column
+
+
+def _texts(column: Column) -> Texts:
+    if not isinstance(column, Texts):
+        raise DataError(f"Expected texts, got {column.kind}s.")
+    return column
+
+
+def _vectors(column: Column) -> Vectors:
+    if not isinstance(column, Vectors):
+        raise DataError(f"Expected feature vectors, got {column.kind}s.")
+    return column
+
+
+def _images(column: Column) -> Images:
+    if not isinstance(column, Images):
+        raise DataError(f"Expected pictures, got {column.kind}s.")
+    return column

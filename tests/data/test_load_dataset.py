@@ -1,0 +1,50 @@
+"""load_dataset: names, paths, and near misses."""
+
+import pytest
+
+from dcmh.data import available, load_dataset
+from dcmh.errors import DataError, ParameterError
+from dcmh.home import home
+
+
+def test_available_says_one_line_each():
+    assert set(available()) == {"openmoji", "toy"}
+    assert all(line and "\n" not in line for line in available().values())
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("openmojis", "No data set or folder 'openmojis'. Did you mean 'openmoji'"),
+        ("", "No data set or folder ''"),
+        ("toyy", "Did you mean 'toy'"),
+        ("{tmp}/fotos", "Did you mean '.*/photos'"),
+        ("{tmp}/none/at/all", "Give a folder of photos with text, pairs.jsonl"),
+        ("{tmp}/letter.docx", "Cannot read data from .*letter.docx. Give a folder .* or a .mat file; or a name"),
+    ],
+)
+def test_near_misses(tmp_path, source, says):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "letter.docx").write_bytes(b"x")
+    with pytest.raises(DataError, match=says):
+        load_dataset(source.format(tmp=tmp_path))
+
+
+def test_a_path_with_the_name_of_a_built_in_set(tmp_path, monkeypatch):
+    (tmp_path / "toy").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_dataset("toy").name == "toy"
+    with pytest.raises(DataError, match="No images in toy/"):
+        load_dataset("./toy")
+
+
+def test_options_of_other_loaders_are_refused(tmp_path):
+    with pytest.raises(ParameterError, match=r"has no option 'size'. It has: text, keep_partial"):
+        load_dataset(tmp_path, size=3)
+
+
+def test_home_is_a_setting(monkeypatch, tmp_path):
+    monkeypatch.setenv("DCMH_HOME", str(tmp_path))
+    assert home() == tmp_path
+    monkeypatch.delenv("DCMH_HOME")
+    assert home().parts[-2:] == (".cache", "dcmh")

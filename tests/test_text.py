@@ -1,0 +1,141 @@
+"""BagOfWords: against scikit-learn's CountVectorizer, and against itself through a file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcmh.errors import DataError, NotFittedError, ParameterError
+from dcmh.text import STOP_WORDS, BagOfWords, words_of
+
+TEXTS = ["Two dogs on a beach", "a dog's beach", "DOG dog dog, naïve café", "beach 2024 x-ray", None, "the dogs"]
+COCO = Path(__file__).parents[1] / "../shared/data/coco12k/pairs.jsonl"
+
+
+def against_scikit_learn(texts, *, min_count, max_words, stop_words, binary):
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    ours = BagOfWords(min_count=min_count, max_words=max_words, stop_words=stop_words, binary=binary).fit(texts)
+    theirs = CountVectorizer(
+        min_df=min_count, max_features=max_words, binary=binary, stop_words=list(STOP_WORDS) if stop_words else None
+    )
+    expected = theirs.fit_transform(texts).toarray()
+    assert set(ours.words_) == set(theirs.vocabulary_)
+    order = [theirs.vocabulary_[word] for word in ours.words_]
+    np.testing.assert_array_equal(ours.transform(texts), expected[:, order])
+    return ours, expected[:, order]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("stop_words", [True, False])
+@pytest.mark.parametrize("min_count", [1, 2])
+def test_equals_count_vectorizer(binary, stop_words, min_count):
+    texts = [text or "" for text in TEXTS] * 2 + ["_under score_ é ß straße İstanbul ǅ ١٢٣ 日本 日本語 a_b"]
+    ours, vectors = against_scikit_learn(
+        texts, min_count=min_count, max_words=None, stop_words=stop_words, binary=binary
+    )
+    np.testing.assert_array_equal(ours.counts_, (vectors > 0).sum(axis=0))
+
+
+words = st.lists(st.text(alphabet="abcdeé_1 -'Aß", max_size=12), min_size=1, max_size=15)
+
+
+@given(words, st.booleans())
+def test_equals_count_vectorizer_on_any_text(texts, binary):
+    if not any(words_of(text) for text in texts):
+        return
+    against_scikit_learn(texts, min_count=1, max_words=None, stop_words=False, binary=binary)
+
+
+@pytest.mark.skipif(not COCO.exists(), reason="real captions are not here")
+def test_equals_count_vectorizer_on_real_captions():
+    texts = [json.loads(line)["text"] for line in COCO.read_text().splitlines()[:2000]]
+    against_scikit_learn(texts, min_count=4, max_words=None, stop_words=True, binary=True)
+    frequent = BagOfWords(max_words=50).fit(texts)
+    everything = BagOfWords().fit(texts)
+    assert frequent.words_ == everything.words_[:50]
+
+
+@given(words, st.booleans())
+def test_load_undoes_save(tmp_path_factory, texts, binary):
+    bag = BagOfWords(min_count=1, stop_words=False, binary=binary)
+    try:
+        bag.fit(texts)
+    except DataError:
+        return
+    path = tmp_path_factory.mktemp("words") / "vocabulary.txt"
+    bag.save(path)
+    again = BagOfWords.load(path)
+    assert (again.words_, again.documents_, again.binary) == (bag.words_, bag.documents_, bag.binary)
+    np.testing.assert_array_equal(again.counts_, bag.counts_)
+    np.testing.assert_array_equal(again.transform(texts), bag.transform(texts))
+
+
+def test_the_file_is_readable(tmp_path):
+    BagOfWords(min_count=2).fit(TEXTS).save(tmp_path / "vocabulary.txt")
+    header, *lines = (tmp_path / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
+    assert header.startswith("# dcmh vocabulary {")
+    assert '"min_count": 2' in header
+    assert lines == ["beach\t3", "dog\t2", "dogs\t2"]
+
+
+def test_most_frequent_first_then_alphabetical():
+    bag = BagOfWords(min_count=1).fit(["pear fig", "pear apple", "pear fig apple", "kiwi"])
+    assert bag.words_ == ("pear", "apple", "fig", "kiwi")
+    assert bag.counts_.tolist() == [3, 2, 2, 1]
+    assert BagOfWords(min_count=1, max_words=2).fit(["pear fig", "pear apple"]).words_ == ("pear", "apple")
+
+
+def test_missing_texts_do_not_count_and_are_zeros():
+    bag = BagOfWords(min_count=1).fit(TEXTS)
+    assert bag.documents_ == 5
+    vectors = bag.transform(TEXTS)
+    assert vectors.shape == (6, len(bag))
+    assert vectors.dtype == np.float32
+    assert not vectors[4].any()
+    assert bag.transform([]).shape == (0, len(bag))
+
+
+def test_used_and_ignored_words():
+    bag = BagOfWords(min_count=2).fit(TEXTS)
+    assert bag.used_and_ignored("Two dogs on a BEACH, dogs!") == (["dogs", "beach"], ["two", "on", "a"])
+    assert bag.used_and_ignored("?!") == ([], [])
+    assert "beach" in bag
+    assert "two" not in bag
+
+
+def test_nearest_spelling():
+    bag = BagOfWords(min_count=1).fit(["beach beech birch lighthouse"])
+    assert bag.nearest("Beahc")[0] == "beach"
+    assert bag.nearest("lihgthouse", n=1) == ["lighthouse"]
+    assert bag.nearest("qqqq") == []
+
+
+def test_errors_say_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"No word occurs in 4 or more of the 2 texts; .*'dog', in 2. Lower min_count"):
+        BagOfWords().fit(["dog", "dog cat"])
+    with pytest.raises(DataError, match="hold no words"):
+        BagOfWords().fit(["", None])
+    with pytest.raises(DataError, match="got one string"):
+        BagOfWords().fit("dog")
+    with pytest.raises(NotFittedError, match="fit"):
+        BagOfWords().transform(["dog"])
+    with pytest.raises(ParameterError, match="min_count"):
+        BagOfWords(min_count=0)
+    with pytest.raises(ParameterError, match="max_words"):
+        BagOfWords(max_words=0)
+    with pytest.raises(DataError, match="does not exist"):
+        BagOfWords.load(tmp_path / "none.txt")
+    for damaged in ("hello", '# dcmh vocabulary {"format": 9}', '# dcmh vocabulary {"format": 1}', ""):
+        (tmp_path / "bad.txt").write_text(damaged)
+        with pytest.raises(DataError, match="not a vocabulary"):
+            BagOfWords.load(tmp_path / "bad.txt")
+
+
+def test_an_empty_vocabulary_is_not_written_as_one(tmp_path):
+    with pytest.raises(NotFittedError):
+        BagOfWords().save(tmp_path / "vocabulary.txt")
+    assert not list(tmp_path.iterdir())
