@@ -10,6 +10,7 @@ DCMHError
  ├─ NotFittedError (RuntimeError) a model was used before fit or load
  ├─ DeviceError (RuntimeError)    a device was asked for that is not there
  ├─ BusyError (RuntimeError)      another process is writing the same folder
+ ├─ TrainingStopped (RuntimeError) training was interrupted on request; its state is saved
  └─ MissingExtra (ImportError)    an optional dependency is not installed
 
 Each message says what happened, to which thing, and what to do. Each class is also a built-in, so that
@@ -57,6 +58,10 @@ class DeviceError(DCMHError, RuntimeError):
 
 class BusyError(DCMHError, RuntimeError):
     """Another process is writing the same folder."""
+
+
+class TrainingStopped(DCMHError, RuntimeError):
+    """Training was interrupted on request; its state is saved."""
 
 
 class MissingExtra(DCMHError, ImportError):

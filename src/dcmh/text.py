@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -44,6 +45,16 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+@lru_cache(maxsize=1 << 16)
+def singular(word: str) -> str:
+    """An English plural's singular by its ending, roughly: dogs is dog, berries is berry, but grass stays grass."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
+
+
 class BagOfWords:
     """A vocabulary, and the vectors of texts over it.
 
@@ -57,13 +68,21 @@ class BagOfWords:
         Leave out common English words (`STOP_WORDS`).
     binary
         1 for a word that occurs, however often; otherwise its number of occurrences.
+    plurals
+        Keep English plurals apart; otherwise "dogs" counts as "dog" (see `singular`).
 
     After `fit`: `words_` (most frequent first, equal counts alphabetically), `counts_` (texts that hold each word),
     `documents_` (texts seen).
     """
 
     def __init__(
-        self, *, min_count: int = 4, max_words: int | None = None, stop_words: bool = True, binary: bool = True
+        self,
+        *,
+        min_count: int = 2,
+        max_words: int | None = None,
+        stop_words: bool = True,
+        binary: bool = True,
+        plurals: bool = False,
     ) -> None:
         if min_count < 1:
             raise ParameterError(f"min_count must be at least 1, not {min_count}. 1 keeps every word.")
@@ -73,6 +92,7 @@ class BagOfWords:
         self.max_words = max_words
         self.stop_words = stop_words
         self.binary = binary
+        self.plurals = plurals
 
     def fit(self, texts: Iterable[str | None]) -> Self:
         """Learn the vocabulary; missing texts (None) do not count."""
@@ -80,11 +100,8 @@ class BagOfWords:
         documents = 0
         for text in _checked(texts):
             if text is not None:
-                found.update(set(words_of(text)))
+                found.update(set(self._words(text)))
                 documents += 1
-        if self.stop_words:
-            for word in STOP_WORDS:
-                found.pop(word, None)
         kept = [(word, count) for word, count in found.items() if count >= self.min_count]
         kept.sort(key=lambda pair: (-pair[1], pair[0]))
         if not kept:
@@ -99,7 +116,7 @@ class BagOfWords:
         columns: list[int] = []
         row = -1
         for row, text in enumerate(_checked(texts)):
-            for word in words_of(text or ""):
+            for word in self._words(text or ""):
                 column = index.get(word)
                 if column is not None:
                     rows.append(row)
@@ -119,7 +136,8 @@ class BagOfWords:
         """The words of a text that are in the vocabulary, and those that are not; each once, in order."""
         index = self._known()
         words = list(dict.fromkeys(_RUN.findall(text.lower())))
-        return [word for word in words if word in index], [word for word in words if word not in index]
+        used = [word for word in words if self._form(word) in index and word not in self._stopped]
+        return used, [word for word in words if word not in used]
 
     def nearest(self, word: str, n: int = 3) -> list[str]:
         """At most n known words that are spelt much like this one, nearest first."""
@@ -129,7 +147,19 @@ class BagOfWords:
         return len(self._known())
 
     def __contains__(self, word: object) -> bool:
-        return word in self._known()
+        return isinstance(word, str) and self._form(word) in self._known()
+
+    @property
+    def _stopped(self) -> frozenset[str]:
+        return STOP_WORDS if self.stop_words else frozenset()
+
+    def _form(self, word: str) -> str:
+        return word if self.plurals else singular(word)
+
+    def _words(self, text: str) -> list[str]:
+        """The words of a text that may be in the vocabulary, in the form they have there."""
+        stopped = self._stopped
+        return [self._form(word) for word in words_of(text) if word not in stopped]
 
     def save(self, path: Path | str) -> None:
         """Write a readable file: a line of settings, then one word a line with its count."""
@@ -140,6 +170,7 @@ class BagOfWords:
             "max_words": self.max_words,
             "stop_words": self.stop_words,
             "binary": self.binary,
+            "plurals": self.plurals,
             "documents": self.documents_,
         }
         lines = [_HEADER + json.dumps(settings)]

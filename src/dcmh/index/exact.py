@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcmh.codes import bytes_of, check_bits
-from dcmh.errors import DataError, MissingExtra, ModelMismatch, ParameterError
+from dcmh.codes import check_bits
+from dcmh.errors import DataError, MissingExtra, ParameterError
 from dcmh.index import radius as radius_search
 from dcmh.index import scan, storage
+from dcmh.index.arguments import as_ids, as_words, at_least, refuse_known, refuse_missing, refuse_repeated
 from dcmh.index.finder import Finder
 from dcmh.index.multihash import MultiHash
 from dcmh.index.results import Results
-from dcmh.index.table import ALL_LIVE, Table, bitmap, packed_of, words_of
+from dcmh.index.table import ALL_LIVE, Table, bitmap, packed_of
 
 Words = NDArray[np.uint64]
 Ids = NDArray[np.int64]
@@ -48,8 +49,8 @@ class _View:
 class HammingIndex:
     """Packed codes of `bits` bits under integer ids; nearest items and items within a radius, exactly.
 
-    Hits come nearest first; at equal distance the item that was added first comes first. Any number of threads may
-    search while one thread at a time (the others wait) adds or removes: a search sees the index as it was when it began.
+    Hits come nearest first; at equal distance the item that was added first comes first. Threads may search while
+    others add and remove: a search sees the index as it was when it began, and changes wait for each other.
 
     Parameters
     ----------
@@ -90,42 +91,35 @@ class HammingIndex:
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """The packed codes of some items, shape (len(ids), ceil(bits / 8)), in the order asked for."""
-        wanted = _as_ids(ids)
+        wanted = as_ids(ids)
         state, rows = self._rows(wanted)
-        _refuse_missing(wanted[rows < 0])
+        refuse_missing(wanted[rows < 0])
         return packed_of(state.table.words[rows], self.bits)
 
     def add(self, ids: ArrayLike, codes: NDArray[np.uint8]) -> None:
         """Add items: new ids, shape (n,), and packed codes, shape (n, ceil(bits / 8)). All of them, or none."""
-        new = _as_ids(ids)
-        words = self._as_words(codes, "Codes")
+        new = as_ids(ids)
+        words = as_words(codes, self.bits, "Codes")
         if len(new) != len(words):
             raise DataError(f"There are {len(new)} ids but {len(words)} codes. Give one id for each code.")
         if not len(new):
             return
-        ordered = new if bool(np.all(new[1:] > new[:-1])) else np.sort(new)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(twice):
-            raise DataError(f"Id {twice[0]} is given more than once. Give each item an id of its own.")
+        refuse_repeated(new)
         with self._lock:
             state, rows = self._rows(new)
-            if (rows >= 0).any():
-                known = new[rows >= 0]
-                raise DataError(
-                    f"Id {known[0]} is already in the index{_more(known)}. Remove it before you add it again."
-                )
+            refuse_known(new[rows >= 0])
             table = state.table.with_rows(new, words)
             if self._finder:
                 self._finder.grow(table)
             self._state = replace(state, table=table)
 
     def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
-        """Remove items and return how many there were. Unknown ids are an error, and nothing is removed, unless missing_ok."""
-        wanted = np.unique(_as_ids(ids))
+        """Remove items and return how many there were. If an id is unknown none is removed, unless missing_ok."""
+        wanted = np.unique(as_ids(ids))
         with self._lock:
             state, rows = self._rows(wanted)
             if not missing_ok:
-                _refuse_missing(wanted[rows < 0])
+                refuse_missing(wanted[rows < 0])
             rows = rows[rows >= 0]
             if len(rows):
                 table = state.table.without(rows)
@@ -144,8 +138,8 @@ class HammingIndex:
         allowed
             Which items may be found: their ids (unknown ones do no harm), or booleans by id, allowed[id].
         """
-        queries = self._as_words(codes, "Query codes")
-        k = _at_least(k, 1, "k")
+        queries = as_words(codes, self.bits, "Query codes")
+        k = at_least(k, 1, "k")
         state, view = self._view(allowed)
         k = min(k, view.count)
         keys = np.empty((len(queries), 0), np.uint64)
@@ -171,10 +165,10 @@ class HammingIndex:
             As in `search`.
         method
             "scan" compares every item; "lookup" uses hash tables, built on first use, which take 4 bytes an item and
-            table besides the index; "auto" takes what is faster, and builds tables once they have paid. Equal answers.
+            table besides the index; "auto" takes what is faster, and builds tables once that pays. Equal answers.
         """
-        queries = self._as_words(codes, "Query codes")
-        radius = min(_at_least(radius, 0, "radius"), self.bits)
+        queries = as_words(codes, self.bits, "Query codes")
+        radius = min(at_least(radius, 0, "radius"), self.bits)
         if method not in ("auto", "scan", "lookup"):
             raise ParameterError(f"method must be 'auto', 'scan' or 'lookup', not {method!r}.")
         state, view = self._view(allowed)
@@ -197,7 +191,7 @@ class HammingIndex:
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = True, threads: int | None = None) -> HammingIndex:
-        """Open a saved index; with mmap its pages are read when a search needs them. It can be added to: see `save`."""
+        """Open a saved index; with mmap, pages are read when a search needs them, and the first `add` copies them."""
         table, bits = storage.load(folder, mmap=mmap)
         index = cls(bits, threads=threads)
         index._state = _State(table)
@@ -211,20 +205,6 @@ class HammingIndex:
                 self._finder = Finder(state.table)
             return state, self._finder.find(state.table, ids)
 
-    def _as_words(self, codes: NDArray[np.uint8], what: str) -> Words:
-        codes = np.asarray(codes)
-        if codes.dtype != np.uint8 or codes.ndim != 2:
-            raise DataError(
-                f"{what} must be a uint8 array of shape (n, {bytes_of(self.bits)}), not {codes.dtype} of shape "
-                f"{codes.shape}. Use dcmh.codes.pack."
-            )
-        if codes.shape[1] != bytes_of(self.bits):
-            raise ModelMismatch(
-                f"{what} have {codes.shape[1]} bytes each, but the index has {self.bits} bits ({bytes_of(self.bits)} "
-                "bytes). Encode both with the same model."
-            )
-        return words_of(codes, self.bits)
-
     def _view(self, allowed: ArrayLike | None) -> tuple[_State, _View]:
         """The newest state, and what of it may be found."""
         state = self._state
@@ -236,7 +216,7 @@ class HammingIndex:
             mask = table.live_rows() & (table.ids >= 0) & (table.ids < len(chosen))
             mask[mask] = chosen[table.ids[mask]]
         else:
-            state, rows = self._rows(np.unique(_as_ids(chosen)))
+            state, rows = self._rows(np.unique(as_ids(chosen)))
             table = state.table
             mask = np.zeros(table.count, bool)
             mask[rows[rows >= 0]] = True
@@ -251,7 +231,7 @@ class HammingIndex:
         table, lookups = state.table, state.lookups
         good = radius_search.still_good(lookups, table.count)
         plan = lookups.plan if good and lookups else radius_search.plan_for(self.bits, table.count)
-        saved = radius_search.saved(plan, radius, table.words.shape[1])
+        saved = radius_search.saved(plan, radius, table.words.shape[1], queries)
         if good and (forced or saved > 0):
             return lookups
         self._scanned += max(0.0, saved) * queries
@@ -267,32 +247,6 @@ class HammingIndex:
             if self._state.generation == state.generation:
                 self._state = replace(self._state, lookups=lookups)
         return lookups
-
-
-def _as_ids(ids: ArrayLike) -> Ids:
-    array = np.asarray(ids)
-    if array.ndim != 1:
-        raise DataError(f"Ids must have one dimension, not shape {array.shape}.")
-    if not array.size:
-        return np.empty(0, np.int64)
-    if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max):
-        raise DataError(f"Ids must be integers that fit in 64 bits, not {array.dtype}. Keep names beside the index.")
-    return array.astype(np.int64, copy=False)
-
-
-def _more(ids: Ids) -> str:
-    return f" (and {len(ids) - 1:,} more)" if len(ids) > 1 else ""
-
-
-def _refuse_missing(ids: Ids) -> None:
-    if len(ids):
-        raise DataError(f"Id {ids[0]} is not in the index{_more(ids)}. Look at index.ids, or ask `id in index` first.")
-
-
-def _at_least(value: Any, least: int, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ParameterError(f"{what} must be a whole number of at least {least}, not {value!r}.")
-    return int(value)
 
 
 def _results(table: Table, view: _View, keys: Words, offsets: NDArray[np.int64]) -> Results:

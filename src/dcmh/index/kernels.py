@@ -13,16 +13,16 @@ variant for each. All kernels release the interpreter lock, so threads scan side
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numba
 import numpy as np
-from numba.core import cgutils, types
+from numba.core import types
 from numpy.typing import NDArray
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Words = NDArray[np.uint64]
 
+cgutils: Any = numba.core.cgutils
 ir = cgutils.ir  # llvmlite's, as numba uses it
 I64, I32, I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 
@@ -31,16 +31,17 @@ BLOCK = 4096  # rows
 NOTHING = np.uint64(2**64 - 1)  # fills the places of hits that do not exist; sorts last
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Callable[..., Any]) -> Any:
     """numba.njit, with the machine code kept on disk where a place can be written."""
     try:
-        return cast(Function, numba.njit(nogil=True, cache=True)(function))
+        return numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no writable place for the cache
-        return cast(Function, numba.njit(nogil=True)(function))
+        return numba.njit(nogil=True)(function)
 
 
-def intrinsic(function: Function) -> Function:
-    return cast(Function, numba.extending.intrinsic(function))
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """numba.extending.intrinsic: a function that writes LLVM's instructions itself."""
+    return numba.extending.intrinsic(function)
 
 
 def _call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
@@ -144,9 +145,7 @@ def distance(words: Words, row: int, queries: Words, query: int, width: tuple[in
 
 
 @compiled
-def end_mask(
-    words: Words, row: int, end: int, queries: Words, query: int, limit: Any, width: tuple[int, ...]
-) -> Any:
+def end_mask(words: Words, row: int, end: int, queries: Words, query: int, limit: Any, width: tuple[int, ...]) -> Any:
     """As `near_mask`, for the fewer than 64 rows at the end of a table."""
     mask = np.uint64(0)
     for i in range(end - row):

@@ -45,6 +45,35 @@ def build(
 
 
 @compiled
+def collect(buckets: NDArray[np.uint32], rows: NDArray[np.uint32], candidates: NDArray[np.uint32]) -> int:
+    """Copy the rows of the buckets, given by first and last place, and return how many they are."""
+    count = 0
+    for i in range(len(buckets)):
+        for place in range(np.int64(buckets[i, 0]), np.int64(buckets[i, 1])):
+            candidates[count] = rows[place]
+            count += 1
+    return count
+
+
+@compiled
+def keep_near(
+    words: Words, width: tuple[int, ...], queries: Words, query: int, radius: int, candidates: Any, count: int
+) -> int:
+    """Move the candidates within the radius to the front and return how many they are."""
+    code = queries[query * len(width) : (query + 1) * len(width)]
+    kept = 0
+    for i in range(count):
+        row = np.int64(candidates[i])
+        d = np.uint64(0)
+        for word in range(len(width)):
+            d += popcount(words[row * len(width) + word] ^ code[word])
+        if d <= np.uint64(radius):
+            candidates[kept] = candidates[i]
+            kept += 1
+    return kept
+
+
+@compiled
 def look_up(
     words: Words,
     width: tuple[int, ...],
@@ -60,7 +89,7 @@ def look_up(
     rows: NDArray[np.uint32],
     gave_up: NDArray[np.bool_],
 ) -> Words:
-    """Keys (query << 43 | distance << 32 | row) of all live rows within the radius of the queries q0 to q1, in no order.
+    """Keys (query << 43 | distance << 32 | row) of live rows within the radius of the queries q0 to q1, in no order.
 
     A query whose buckets hold more than `most` rows is marked in `gave_up` and has no keys.
     `parts` has a row for each table: start, bits, radius of its substring; first and last flip pattern in `flips`;
@@ -71,9 +100,9 @@ def look_up(
     candidates = np.empty(1024, np.uint32)
     for query in range(q0, q1):
         # Three passes, each over loads that do not wait for one another: buckets, their rows, the rows' codes.
-        most_in_table, total = 0, 0
+        most_in_table, total = np.int64(0), np.int64(0)
         for t in range(len(parts)):
-            value, in_table = substring(queries, query, width, parts[t, 0], parts[t, 1]), 0
+            value, in_table = substring(queries, query, width, parts[t, 0], parts[t, 1]), np.int64(0)
             for i in range(parts[t, 3], parts[t, 4]):
                 bucket = np.int64(value ^ np.uint64(flips[i])) + parts[t, 5]
                 buckets[i, 0], buckets[i, 1] = ends[bucket], ends[bucket + 1]
@@ -86,18 +115,12 @@ def look_up(
         if most_in_table > len(candidates):
             candidates = np.empty(2 * most_in_table, np.uint32)
         for t in range(len(parts)):
-            count = 0
-            for i in range(parts[t, 3], parts[t, 4]):
-                for place in range(np.int64(buckets[i, 0]), np.int64(buckets[i, 1])):
-                    candidates[count] = rows[t, place]
-                    count += 1
-            for i in range(count):
-                row = np.int64(candidates[i])
-                d = np.uint64(0)  # `distance`, which the compiler does not inline here
-                for word in range(len(width)):
-                    d += popcount(words[row * len(width) + word] ^ queries[query * len(width) + word])
-                if d <= np.uint64(radius) and is_new(words, row, width, live, queries, query, parts, t):
-                    keys = grown(keys, size, 1)
+            count = collect(buckets[parts[t, 3] : parts[t, 4]], rows[t], candidates)
+            count = keep_near(words, width, queries, query, radius, candidates, count)
+            keys = grown(keys, size, count)
+            for row in candidates[:count]:
+                if is_new(words, np.int64(row), width, live, queries, query, parts, t):
+                    d = distance(words, np.int64(row), queries, query, width)
                     keys[size] = np.uint64(query) << np.uint64(43) | d << np.uint64(32) | np.uint64(row)
                     size += 1
     return keys[:size]

@@ -10,15 +10,20 @@ from dcmh.index.multihash import MultiHash, Plan
 
 Words = NDArray[np.uint64]
 
+# Queries in a batch share each block of codes; a query alone waits for main memory, about twice as long.
+WORDS_IN_CACHE = 4_000_000
+
 
 def plan_for(bits: int, rows: int) -> Plan:
     """Tables for the first rows of an index; a multiple of 64, as scans of the rest start there."""
     return Plan.make(bits, rows // 64 * 64)
 
 
-def saved(plan: Plan, radius: int, width: int) -> float:
+def saved(plan: Plan, radius: int, width: int, queries: int) -> float:
     """How many words fewer a query compares with lookups than without; negative where a scan is faster."""
-    return plan.rows * width - plan.cost(radius)
+    words = plan.rows * width
+    alone = queries < 4 and words > WORDS_IN_CACHE
+    return (2 * words if alone else words) - plan.cost(radius)
 
 
 def still_good(lookups: MultiHash | None, rows: int) -> bool:

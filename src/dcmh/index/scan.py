@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 # Loading numba and its kernels takes about 0.3 s, in which NumPy compares 60 million words. So a process that asks one
 # question of a million items never loads numba; one that asks a hundred pays for it once.
 WORDS_BEFORE_NUMBA = 60_000_000
-# One thread compares this many words in 0.1 ms, about what handing work to another thread and back is worth.
-WORDS_BEFORE_THREADS = 1_000_000
+# One thread compares this many words in 0.4 ms; below that, waking another thread costs more than it brings.
+WORDS_BEFORE_THREADS = 4_000_000
 
 
 class _Engines:

@@ -34,7 +34,7 @@ def words_of(packed: NDArray[np.uint8], bits: int) -> Words:
 def packed_of(words: Words, bits: int) -> NDArray[np.uint8]:
     """Undo `words_of`."""
     octets = np.ascontiguousarray(words, "<u8").view(np.uint8)
-    return np.ascontiguousarray(octets.reshape(len(words), -1)[:, : bytes_of(bits)])
+    return np.ascontiguousarray(octets.reshape(len(words), 8 * words.shape[1])[:, : bytes_of(bits)])
 
 
 def bitmap(rows: NDArray[np.bool_]) -> Words:
@@ -46,7 +46,8 @@ def bitmap(rows: NDArray[np.bool_]) -> Words:
 
 def is_set(bits: Words, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether the rows' bits are set in a bitmap."""
-    return (bits[rows >> 6] >> (rows & 63).astype(np.uint64) & np.uint64(1)).astype(bool)
+    found: NDArray[np.bool_] = (bits[rows >> 6] >> (rows & 63).astype(np.uint64) & np.uint64(1)).astype(bool)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,123 @@
+"""Eigenproblems and regressions that several methods share. Rows are items."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import ParameterError
+
+Matrix = NDArray[np.float64]
+
+# Directions along which the data spreads less than 1e-5 of the largest spread are rounding of float32 features.
+_TINY = 1e-10
+
+
+def whitener(X: Matrix, ridge: float) -> Matrix:
+    """T (d, rank) with T'(X'X + ridge I)T = I, over the directions in which X varies at all."""
+    values, vectors = np.linalg.eigh(X.T @ X)
+    kept = values > max(values[-1], 0) * _TINY
+    if values[-1] <= 0:
+        kept[:] = False
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept] + ridge))
+
+
+def canonical_pairs(X: Matrix, Y: Matrix, Tx: Matrix, Ty: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """Canonical directions of two centred views, most correlated first, given the whiteners of both.
+
+    Wx (d1, k), Wy (d2, k) and the correlations rho (k,), k the smaller rank; Wx'(X'X + ridge I)Wx = I, and so for Wy.
+    """
+    u, rho, vt = np.linalg.svd((X @ Tx).T @ (Y @ Ty), full_matrices=False)
+    return Tx @ u, Ty @ vt.T, rho
+
+
+def leading_pair(A: Matrix, B: Matrix) -> tuple[Matrix, Matrix, float]:
+    """Leading singular vectors and value of A B', A (p, k) and B (q, k), without forming the product."""
+    Qa, Ra = np.linalg.qr(A)
+    Qb, Rb = np.linalg.qr(B)
+    u, s, vt = np.linalg.svd(Ra @ Rb.T)
+    return Qa @ u[:, 0], Qb @ vt[0], float(s[0])
+
+
+def check_rank(method: str, bits: int, names: tuple[str, str], ranks: tuple[int, int]) -> None:
+    """Refuse more bits than there are pairs of directions."""
+    if bits > min(ranks):
+        raise ParameterError(
+            f"{method} gives one bit for each pair of independent directions: {names[0]} has {ranks[0]}, "
+            f"{names[1]} has {ranks[1]}, so {bits} bits are too many. "
+            f"Ask for at most {min(ranks)} bits, or take a method without this limit, such as scm, cmfh or seph."
+        )
+
+
+def logistic_weights(F: Matrix, signs: Matrix, ridge: float, *, steps: int = 30, tolerance: float = 1e-5) -> Matrix:
+    """Minimise, for every column h of signs, sum log(1 + exp(-h F a)) + ridge |a|^2. Gives a as columns (features, c).
+
+    Newton's method for all columns at once; each step is solved by conjugate gradients, in the coordinates in which
+    F'F is diagonal. The problem is strictly convex, so this is the minimiser that any other solver finds.
+    """
+    values, vectors = np.linalg.eigh(F.T @ F)
+    F = F @ vectors
+    scale = 1 / (np.maximum(values, 0) / 4 + 2 * ridge)[:, None]  # the inverse Hessian at a = 0
+    a = np.zeros((F.shape[1], signs.shape[1]))
+
+    def losses(a: Matrix) -> Matrix:
+        return np.asarray(np.logaddexp(0, -signs * (F @ a)).sum(axis=0) + ridge * (a * a).sum(axis=0))
+
+    loss = losses(a)
+    for _ in range(steps):
+        miss = 1 / (1 + np.exp(np.minimum(signs * (F @ a), 500)))
+        gradient = 2 * ridge * a - F.T @ (signs * miss)
+        step = _newton_step(F, miss * (1 - miss), ridge, gradient, scale)
+        size = np.ones(signs.shape[1])
+        new = losses(a - step)
+        for _ in range(20):
+            worse = new > loss
+            if not worse.any():
+                break
+            size[worse] /= 2
+            new = losses(a - size * step)
+        size[new > loss] = 0
+        a -= size * step
+        fall, loss = loss - np.minimum(new, loss), np.minimum(new, loss)
+        if (fall <= tolerance * loss).all():
+            break
+    return vectors @ a
+
+
+def _newton_step(F: Matrix, curvature: Matrix, ridge: float, gradient: Matrix, scale: Matrix) -> Matrix:
+    """Solve (F' diag(curvature) F + 2 ridge I) step = gradient for every column, roughly."""
+    step = np.zeros_like(gradient)
+    residual = gradient.copy()
+    direction = scale * residual
+    energy = (residual * direction).sum(axis=0)
+    first = energy.copy()
+    for _ in range(50):
+        product = F.T @ (curvature * (F @ direction)) + 2 * ridge * direction
+        length = energy / np.maximum((direction * product).sum(axis=0), 1e-300)
+        step += length * direction
+        residual -= length * product
+        if ((residual * scale * residual).sum(axis=0) <= 1e-4 * first).all():
+            break
+        new = (residual * scale * residual).sum(axis=0)
+        direction = scale * residual + new / np.maximum(energy, 1e-300) * direction
+        energy = new
+    return step
+
+
+def ridge_weights(X: Matrix, targets: Matrix, strengths: Matrix, folds: NDArray[np.intp]) -> tuple[Matrix, Matrix]:
+    """Ridge regression with the strength chosen for each target by cross-validation on the squared error.
+
+    `folds` numbers the fold of each row. Strengths that tie: the middle one. Gives weights (d, c) and strengths (c,).
+    """
+    errors = np.zeros((len(strengths), targets.shape[1]))
+    for fold in range(folds.max() + 1):
+        out = folds == fold
+        for i, weights in enumerate(_ridge_path(X[~out], targets[~out], strengths)):
+            errors[i] += ((X[out] @ weights - targets[out]) ** 2).sum(axis=0)
+    tied = errors <= errors.min(axis=0)
+    chosen = np.array([np.flatnonzero(column)[column.sum() // 2] for column in tied.T])
+    weights = np.empty((X.shape[1], targets.shape[1]))
+    for i in np.unique(chosen):
+        columns = chosen == i
+        weights[:, columns] = next(_ridge_path(X, targets[:, columns], strengths[i : i + 1]))
+    return weights, strengths[chosen]
