@@ -43,6 +43,8 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
     try:
         yield draft
         draft.chmod(0o755)
+        for file in draft.iterdir():  # some libraries write files that only their owner may read
+            file.chmod(0o755 if file.is_dir() else 0o644)
         if path.exists():
             old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".old"))
             os.replace(path, old / "was")

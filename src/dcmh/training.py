@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from dcmh.data.columns import Images
 from dcmh.errors import DataError
@@ -66,19 +64,6 @@ class Pixels:
             return to_batch(self.kept[rows.to(self.kept.device)], self.device)
         (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows))
         return to_batch(pixels, self.device)
-
-
-def augment(pixels: Tensor, *, smallest: float = 0.6) -> Tensor:
-    """Each picture mirrored at random, and cropped to a random window of at least `smallest` of its area."""
-    n, device = len(pixels), pixels.device
-    side = torch.rand(n, device=device).mul_(1 - smallest).add_(smallest).sqrt_()  # of the window, 1 is the whole picture
-    mirror = torch.where(torch.rand(n, device=device) < 0.5, -1.0, 1.0)
-    shift = (torch.rand(n, 2, device=device) * 2 - 1) * (1 - side[:, None])
-    moves = torch.zeros(n, 2, 3, device=device)
-    moves[:, 0, 0], moves[:, 1, 1], moves[:, :, 2] = side * mirror, side, shift
-    grid = functional.affine_grid(moves, list(pixels.shape), align_corners=False)
-    out = functional.grid_sample(pixels, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
-    return out.contiguous(memory_format=torch.channels_last)
 
 
 class Checkpoint:
@@ -142,19 +127,27 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group.get("share", 1.0)
 
 
-def threads() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class PixelNetwork(nn.Module):
-    """An image network with its hash layers: pixels (n, 3, 224, 224) to outputs (n, bits)."""
+    """An image network with its hash layers: pixels (n, 3, 224, 224) to outputs (n, bits).
 
-    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+    With `fixed_statistics` its batch normalisation keeps what it learned on ImageNet: a few thousand pictures spoil it.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, *, fixed_statistics: bool = False) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.fixed_statistics = fixed_statistics
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.fixed_statistics:
+            self.backbone.eval()
+        return self
+
+    def features(self, pixels: Tensor) -> Tensor:
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
+            return self.backbone(pixels).float()  # type: ignore[no-any-return]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
-            features = self.backbone(pixels)
-        return self.head(features.float())  # type: ignore[no-any-return]
+        return self.head(self.features(pixels))  # type: ignore[no-any-return]

@@ -42,7 +42,7 @@ def test_default_count_grows_with_the_data():
     ],
 )
 def test_too_few(texts, says):
-    with pytest.raises(DataError, match=f"{says}.*--min-tag-count, or give --labels"):
+    with pytest.raises(DataError, match=f"{says}.*--min-tag-count, or add a column of labels"):
         labels_from_text(texts)
 
 

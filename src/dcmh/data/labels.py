@@ -89,5 +89,5 @@ def _too_few(count: int, min_count: int) -> str:
     tags = "1 tag occurs" if count == 1 else f"{count} tags occur"
     return (
         f"Only {tags} {min_count} times or more; with so few, almost all pairs count as similar. "
-        f"Lower it with --min-tag-count, or give --labels."
+        f"Lower it with --min-tag-count, or add a column of labels."
     )

@@ -36,8 +36,8 @@ class Split:
     fingerprint: str
     notes: tuple[str, ...] = ()
 
-    def save(self, path: Path | str) -> None:
-        """Write the ids of query and training items as JSON; the database is the rest."""
+    def to_text(self) -> str:
+        """The ids of query and training items as JSON; the database is the rest."""
         said = {
             "format": FORMAT,
             "seed": self.seed,
@@ -45,7 +45,11 @@ class Split:
             "query": self.query.ids,
             "train": self.train.ids,
         }
-        _write_whole(Path(path), json.dumps(said, ensure_ascii=False, indent=1))
+        return json.dumps(said, ensure_ascii=False, indent=1)
+
+    def save(self, path: Path | str) -> None:
+        """Write `to_text`, whole or not at all."""
+        _write_whole(Path(path), self.to_text())
 
     @classmethod
     def load(cls, path: Path | str, data: Dataset) -> Split:

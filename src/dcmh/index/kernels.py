@@ -175,6 +175,13 @@ def keep_nearest(keys: Words, size: int, k: int, histogram: NDArray[np.int64]) -
 
 
 @compiled
+def even_group(queries: int, most: int) -> Any:
+    """Size of groups that are about equal and no larger than `most`: each group is a pass over all rows."""
+    groups = max(1, -(-queries // most))
+    return max(1, -(-queries // groups))
+
+
+@compiled
 def nearest(
     words: Words,
     width: tuple[int, ...],
@@ -193,7 +200,7 @@ def nearest(
     """
     k, bits = out.shape[1], 64 * len(width)
     capacity = 2 * k + 64
-    group = min(GROUP, max(1, (1 << 21) // capacity), q1 - q0)
+    group = even_group(q1 - q0, min(GROUP, max(1, (1 << 21) // capacity)))
     found = np.empty((group, capacity), np.uint64)
     sizes, limits = np.empty(group, np.int64), np.empty(group, np.uint64)
     histogram = np.empty(bits + 1, np.int64)
@@ -256,11 +263,11 @@ def near(
     """Keys of all live rows of [first, end) within the radius of the queries q0 to q1, in no order."""
     keys, size = np.empty(1024, np.uint64), 0
     found = np.empty(BLOCK, np.int64)
-    limit = np.uint64(radius + 1)
-    for start in range(q0, q1, GROUP):
+    limit, group = np.uint64(radius + 1), even_group(q1 - q0, GROUP)
+    for start in range(q0, q1, group):
         for block in range(first, end, BLOCK):
             block_end = min(block + BLOCK, end)
-            for query in range(start, min(start + GROUP, q1)):
+            for query in range(start, min(start + group, q1)):
                 count = 0
                 for row in range(block, block_end, 64):
                     if row + 64 <= block_end:

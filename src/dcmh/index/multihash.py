@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,14 @@ Words = NDArray[np.uint64]
 MAX_TABLES = 8
 MAX_PART = 24  # bits of a substring
 
-# Measured on one core of an AMD EPYC (Zen 4) at 10 million codes, in units of one word compared by a scan of a batch,
-# about 0.1 ns. With these, 64-bit codes are looked up rather than scanned, in batches, up to radius:
-#     100,000 codes  CROSSOVER_100K      1 million  CROSSOVER_1M      10 million  CROSSOVER_10M
-BUCKET_COST = 500  # looking at one bucket
-CANDIDATE_COST = 90  # comparing one row found in a bucket
+# Measured on one core of an AMD EPYC (Zen 4), in units of one word compared by a scan of a batch, about 0.1 ns: what it
+# costs to look at one bucket, and to compare one row found there, in tables of up to so many rows. 64-bit codes around
+# 2,000 centres were looked up faster than scanned up to these radii, in batches and one query alone
+# (benchmarks/results/search.md): 100,000 codes 10 and never, 1 million 11 and 11, 10 million 12 and 13. With these
+# costs, `within` changes over at 10 and never, 11 and 11, 11 and 13.
+COSTS = ((300_000, 150, 40), (3_000_000, 300, 75), (2**32, 600, 85))
 QUERY_COST = 3000  # everything else that a lookup does for a query
+CALL_COST = 150_000  # how much longer a call takes in which queries are looked up, whatever their number
 BUILD_COST = 150  # putting one row into one table
 
 
@@ -41,35 +43,51 @@ class Plan:
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
 
-    @classmethod
-    def make(cls, bits: int, rows: int) -> Plan:
-        """As many substrings as give about one row a bucket."""
-        longest = min(MAX_PART, max(8, int(math.log2(max(rows, 1)))))
-        tables = min(MAX_TABLES, -(-bits // longest))
-        cuts = [table * bits // tables for table in range(tables + 1)]
-        lengths = tuple(min(longest, cuts[t + 1] - cuts[t]) for t in range(tables))
-        return cls(rows, tuple(cuts[:-1]), lengths)
-
     def radii(self, radius: int) -> list[int]:
         """Radius of each substring; −1: the table is not needed."""
         tables = len(self.starts)
         a, b = divmod(radius, tables)
         return [min(a if t <= b else a - 1, length) for t, length in enumerate(self.lengths)]
 
-    def cost(self, radius: int) -> float:
-        """What one query costs if codes are spread evenly, in words compared by a scan."""
-        total = float(QUERY_COST)
-        for length, near in zip(self.lengths, self.radii(radius), strict=True):
-            buckets = sum(math.comb(length, flips) for flips in range(near + 1))
-            total += buckets * (BUCKET_COST + CANDIDATE_COST * self.rows / 2**length)
-        return total
+    @property
+    def costs(self) -> tuple[int, int]:
+        """Of a bucket and of a row in it."""
+        return next((bucket, row) for rows, bucket, row in COSTS if self.rows <= rows)
+
+    @property
+    def first_end(self) -> list[int]:
+        """Where the bucket ends of each table begin, and the end of all."""
+        return [0, *accumulate(2**length + 1 for length in self.lengths)]
 
     @property
     def build_cost(self) -> int:
         return BUILD_COST * self.rows * len(self.starts)
 
 
-@lru_cache(maxsize=64)
+def make_plan(bits: int, rows: int) -> Plan:
+    """As many substrings as give about one row a bucket."""
+    longest = min(MAX_PART, max(8, int(math.log2(max(rows, 1)))))
+    tables = min(MAX_TABLES, -(-bits // longest))
+    cuts = [table * bits // tables for table in range(tables + 1)]
+    lengths = tuple(min(longest, cuts[t + 1] - cuts[t]) for t in range(tables))
+    return Plan(rows, tuple(cuts[:-1]), lengths)
+
+
+@lru_cache(maxsize=256)
+def buckets(plan: Plan, radius: int) -> tuple[int, ...]:
+    """How many buckets of each table a query looks at."""
+    pairs = zip(plan.lengths, plan.radii(radius), strict=True)
+    return tuple(sum(math.comb(length, flips) for flips in range(near + 1)) for length, near in pairs)
+
+
+@lru_cache(maxsize=256)
+def cost(plan: Plan, radius: int) -> float:
+    """What one query costs if codes are spread evenly, in words compared by a scan."""
+    bucket, row = plan.costs
+    pairs = zip(plan.lengths, buckets(plan, radius), strict=True)
+    return float(QUERY_COST + sum(count * (bucket + row * plan.rows / (1 << length)) for length, count in pairs))
+
+
 def flip_patterns(length: int, radius: int) -> NDArray[np.uint32]:
     """All words of `length` bits with at most `radius` bits set; none for a radius of −1."""
     levels = [np.zeros(0 if radius < 0 else 1, np.uint32)]
@@ -80,6 +98,16 @@ def flip_patterns(length: int, radius: int) -> NDArray[np.uint32]:
     return np.concatenate(levels)
 
 
+@lru_cache(maxsize=16)
+def layout(plan: Plan, radius: int) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+    """What `look_up` is told: a row for each table, shape (tables, 6), and the flip patterns of all tables."""
+    near = plan.radii(radius)
+    patterns = [flip_patterns(length, r) for length, r in zip(plan.lengths, near, strict=True)]
+    last = np.cumsum([len(pattern) for pattern in patterns])
+    columns = (plan.starts, plan.lengths, near, [0, *last[:-1]], last, plan.first_end[:-1])
+    return np.array(columns, np.int64).T.copy(), np.concatenate(patterns)
+
+
 class MultiHash:
     """Tables over the first `plan.rows` rows of an index: 4 bytes a row and table, and 4 bytes a bucket."""
 
@@ -87,19 +115,18 @@ class MultiHash:
         from dcmh.index import multihash_kernels as kernels
 
         self.plan = plan
-        sizes = [2**length + 1 for length in plan.lengths]
-        self.first_end = np.cumsum([0, *sizes])  # (tables + 1,)
-        self.ends = np.empty(int(self.first_end[-1]), np.uint32)  # not np.zeros: NumPy asks for huge pages here only
+        first, tables = plan.first_end, len(plan.starts)
+        self.ends = np.empty(first[-1], np.uint32)  # not np.zeros: NumPy asks for huge pages here only
         self.ends[:] = 0
-        self.rows = np.empty((len(sizes), plan.rows), np.uint32)
+        self.rows = np.empty((tables, plan.rows), np.uint32)
         flat, width = words.reshape(-1), (0,) * words.shape[1]
 
         def part(t: int) -> Callable[[], None]:
-            ends = self.ends[self.first_end[t] : self.first_end[t + 1]]
+            ends = self.ends[first[t] : first[t + 1]]
             return lambda: kernels.build(flat, width, plan.starts[t], plan.lengths[t], ends, self.rows[t])
 
-        for t in range(0, len(sizes), threads):
-            in_threads([part(table) for table in range(t, min(t + threads, len(sizes)))])
+        for t in range(0, tables, threads):
+            in_threads([part(table) for table in range(t, min(t + threads, tables))])
 
     @property
     def nbytes(self) -> int:
@@ -111,13 +138,10 @@ class MultiHash:
         """Keys as `kernels.near` has them, unsorted, and which queries must be scanned as too much is near them."""
         from dcmh.index import multihash_kernels as kernels
 
-        near = self.plan.radii(radius)
-        patterns = [flip_patterns(length, r) for length, r in zip(self.plan.lengths, near, strict=True)]
-        flips = np.concatenate(patterns)
-        last = np.cumsum([len(pattern) for pattern in patterns])
-        columns = (self.plan.starts, self.plan.lengths, near, [0, *last[:-1]], last, self.first_end[:-1])
-        parts = np.array(columns, np.int64).T.copy()  # (tables, 6)
-        most = words.size // (2 * CANDIDATE_COST)  # half of what a scan costs
+        if sum(buckets(self.plan, radius)) > self.plan.rows:
+            return np.empty(0, np.uint64), np.ones(len(queries), bool)
+        parts, flips = layout(self.plan, radius)
+        most = words.size // self.plan.costs[1]  # comparing these costs as much as a scan
         flat, width, questions = words.reshape(-1), (0,) * words.shape[1], np.ascontiguousarray(queries).reshape(-1)
         gave_up = np.zeros(len(queries), bool)
 
@@ -127,6 +151,6 @@ class MultiHash:
             )
 
         threads = min(threads, max(1, len(queries) // 64))
-        cuts = np.linspace(0, len(queries), threads + 1).astype(int).tolist()
+        cuts = [len(queries) * thread // threads for thread in range(threads + 1)]
         keys = in_threads([part(q0, q1) for q0, q1 in pairwise(cuts)])
-        return np.concatenate(keys), gave_up
+        return keys[0] if len(keys) == 1 else np.concatenate(keys), gave_up

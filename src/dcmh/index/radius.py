@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.index import scan
-from dcmh.index.multihash import MultiHash, Plan
+from dcmh.index.multihash import CALL_COST, MultiHash, Plan, cost, make_plan
 
 Words = NDArray[np.uint64]
 
@@ -16,14 +16,14 @@ WORDS_IN_CACHE = 4_000_000
 
 def plan_for(bits: int, rows: int) -> Plan:
     """Tables for the first rows of an index; a multiple of 64, as scans of the rest start there."""
-    return Plan.make(bits, rows // 64 * 64)
+    return make_plan(bits, rows // 64 * 64)
 
 
 def saved(plan: Plan, radius: int, width: int, queries: int) -> float:
     """How many words fewer a query compares with lookups than without; negative where a scan is faster."""
     words = plan.rows * width
     alone = queries < 4 and words > WORDS_IN_CACHE
-    return (2 * words if alone else words) - plan.cost(radius)
+    return (2 * words if alone else words) - cost(plan, radius) - CALL_COST / max(queries, 1)
 
 
 def still_good(lookups: MultiHash | None, rows: int) -> bool:
@@ -45,6 +45,6 @@ def near(words: Words, live: Words, queries: Words, radius: int, threads: int, l
         more = scan.near(words[:covered], live, queries[left], radius, threads)
         asked = left[(more >> np.uint64(43)).astype(np.int64)].astype(np.uint64)
         found.append(asked << np.uint64(43) | more & np.uint64(2**43 - 1))
-    keys = np.concatenate(found)
+    keys = found[0] if len(found) == 1 else np.concatenate(found)
     keys.sort()
     return keys

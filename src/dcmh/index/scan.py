@@ -107,7 +107,7 @@ def nearest(words: Words, live: Words, queries: Words, k: int, threads: int) -> 
 
     if asked >= 16 * threads:  # each thread takes some of the queries
         keys = np.empty((asked, k), np.uint64)
-        in_threads([part(0, rows, q0, q1, keys) for q0, q1 in _cuts(asked, threads, 16)])
+        in_threads([part(0, rows, q0, q1, keys) for q0, q1 in _cuts(asked, threads, 1)])
     else:  # each thread takes some of the rows
         cuts = _cuts(rows, threads, 64)
         several = np.empty((len(cuts), asked, k), np.uint64)
@@ -130,7 +130,7 @@ def near(words: Words, live: Words, queries: Words, radius: int, threads: int, *
         return lambda: engine.near(flat, width, start, end, live, questions, q0, q1, radius)
 
     if asked >= 16 * threads:
-        parts = [part(first, rows, q0, q1) for q0, q1 in _cuts(asked, threads, 16)]
+        parts = [part(first, rows, q0, q1) for q0, q1 in _cuts(asked, threads, 1)]
     else:
         parts = [part(first + start, first + end, 0, asked) for start, end in _cuts(rows - first, threads, 64)]
     keys: Words = np.concatenate([np.empty(0, np.uint64), *in_threads(parts)])

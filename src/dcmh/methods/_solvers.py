@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 
-Matrix = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
 
 # Directions along which the data spreads less than 1e-5 of the largest spread are rounding of float32 features.
 _TINY = 1e-10
@@ -29,14 +32,6 @@ def canonical_pairs(X: Matrix, Y: Matrix, Tx: Matrix, Ty: Matrix) -> tuple[Matri
     """
     u, rho, vt = np.linalg.svd((X @ Tx).T @ (Y @ Ty), full_matrices=False)
     return Tx @ u, Ty @ vt.T, rho
-
-
-def leading_pair(A: Matrix, B: Matrix) -> tuple[Matrix, Matrix, float]:
-    """Leading singular vectors and value of A B', A (p, k) and B (q, k), without forming the product."""
-    Qa, Ra = np.linalg.qr(A)
-    Qb, Rb = np.linalg.qr(B)
-    u, s, vt = np.linalg.svd(Ra @ Rb.T)
-    return Qa @ u[:, 0], Qb @ vt[0], float(s[0])
 
 
 def check_rank(method: str, bits: int, names: tuple[str, str], ranks: tuple[int, int]) -> None:
@@ -121,3 +116,9 @@ def ridge_weights(X: Matrix, targets: Matrix, strengths: Matrix, folds: NDArray[
         columns = chosen == i
         weights[:, columns] = next(_ridge_path(X, targets[:, columns], strengths[i : i + 1]))
     return weights, strengths[chosen]
+
+
+def _ridge_path(X: Matrix, targets: Matrix, strengths: Matrix) -> Iterator[Matrix]:
+    scatter, right = X.T @ X, X.T @ targets
+    for strength in strengths:
+        yield np.linalg.solve(scatter + strength * np.eye(len(scatter)), right)

@@ -1,6 +1,6 @@
 """What the methods for exactly two modalities share: the check, centring, linear hash functions, sampled pairs.
 
-Notation. X (n, d1) and Y (n, d2) are the views of the training items in the order of the data's modalities; rows are items.
+Notation. X (n, d1) and Y (n, d2) are the views of the training items, in the order of the data's modalities.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
 from dcmh.methods.base import Arrays, Hasher
 
-Matrix = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
 BLOCK = 4096  # rows at a time, where a product with all rows would take much memory
 
 
@@ -31,6 +31,9 @@ class TwoViewHasher(Hasher):
         self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
     ) -> None:
         first, second = inputs
+        for name, view in inputs.items():
+            if not np.ptp(view, axis=0).any():
+                raise DataError(f"All training items have the same {name}, so it tells nothing. Check its features.")
         X, Y = (np.asarray(inputs[name], np.float64) for name in (first, second))
         self._learn((first, second), X, Y, labels)
 
@@ -122,6 +125,10 @@ def sample_pairs(
     halves = [np.concatenate(found[kind], axis=1)[:, : wanted[kind]] for kind in (True, False)]
     for half, said in zip(halves, ("share a label", "share no label"), strict=True):
         if half.shape[1] == 0:
-            raise DataError(f"Of the training items hardly any two {said}, so there is nothing to learn. Check the labels.")
-    pairs_ = np.concatenate([h[:, np.resize(np.arange(h.shape[1]), w)] for h, w in zip(halves, wanted.values(), strict=True)], axis=1)
+            raise DataError(
+                f"Of the training items hardly any two {said}, so there is nothing to learn. Check the labels."
+            )
+    pairs_ = np.concatenate(
+        [h[:, np.resize(np.arange(h.shape[1]), w)] for h, w in zip(halves, wanted.values(), strict=True)], axis=1
+    )
     return pairs_[0], pairs_[1], np.arange(count) < wanted[True]

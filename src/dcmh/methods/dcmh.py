@@ -11,7 +11,7 @@ Notation (rows are points; the terms are in `dcmh.objective`):
 Two recipes minimise the same objective. `paper` is literal: plain SGD at the authors' rates, sums over all points, the
 balance term read from the buffers. `stable`, the default, takes each term as a mean, so that its weight depends neither on
 n nor on bits; reads the balance from the current batch, where it cannot overshoot; keeps Theta's range the same for any
-code length; starts the outputs at unit variance; and uses AdamW with a cosine rate. docs/recipe.md says what each bought.
+code length, and starts it at unit variance; and uses AdamW with a cosine rate. docs/recipe.md says what each bought.
 More than two modalities, and items that lack one, are treated alike: the likelihood runs over all pairs of modalities.
 """
 
@@ -47,6 +47,7 @@ QUANTISATION = 0.3
 BALANCE = 0.05
 THETA_BITS = 64
 SMOOTHING = 0.02  # the likelihood takes S as 0.98 and 0.02: labels are not beyond doubt
+BACKBONE_SHARE = 0.005  # of the learning rate, for the layers that fine-tuning starts from
 CHECKPOINT_SECONDS = 15.0
 
 
@@ -168,7 +169,6 @@ class DCMH(Hasher):
 
     def _fit(self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]) -> None:
         assert labels is not None
-        torch.set_num_threads(training.threads())
         target = devices.resolve(self.device)
         with torch.random.fork_rng(devices=[target] if target.type == "cuda" else []):
             run = self._start(inputs, labels, observed, target)
@@ -207,11 +207,10 @@ class DCMH(Hasher):
 
     def _loss(self, run: Run, side: Side, batch: Tensor) -> tuple[Tensor, Tensor]:
         """The batch's part of the objective; the terms' means, (3,), for show."""
-        outputs = side.network(_inputs(side, batch, self.finetune and self.recipe == "stable"))  # (batch, bits)
+        outputs = side.network(side.inputs[batch])  # (batch, bits)
         side.outputs[batch] = outputs.detach()
         literal = self.recipe == "paper"
         smoothing = 0.0 if literal else SMOOTHING
-        reach = 1.0 if literal else THETA_BITS / self.bits
         likelihood = torch.zeros((), device=outputs.device, dtype=outputs.dtype)
         pairs = 0
         for other in run.sides:
@@ -220,7 +219,7 @@ class DCMH(Hasher):
             everything = len(other.rows) == len(other.outputs)
             G = other.outputs if everything else other.outputs[other.rows]
             S = objective.similarity(run.labels[batch], run.labels if everything else run.labels[other.rows])
-            Theta = objective.theta(outputs, G) * reach  # (batch, n)
+            Theta = objective.theta(outputs, G) * self._reach  # (batch, n)
             likelihood = likelihood + objective.likelihood(Theta, S * (1 - 2 * smoothing) + smoothing if smoothing else S)
             pairs += len(batch) * len(G)
         quantisation = objective.quantisation(run.B[batch], outputs)
@@ -263,7 +262,7 @@ class DCMH(Hasher):
         return run
 
     def _start_outputs(self, network: nn.Module, data: Tensor | Pixels, rows: Tensor, outputs: Tensor) -> None:
-        """First F or G. paper: N(0, 1). stable: the network's own, its last layer scaled to unit variance."""
+        """First F or G. paper: N(0, 1). stable: the network's own, scaled so that Theta starts at unit variance."""
         if self.recipe == "paper":
             outputs[rows] = torch.randn(len(rows), outputs.shape[1]).to(outputs)
             return
@@ -271,19 +270,20 @@ class DCMH(Hasher):
         assert isinstance(head, HashMLP)
         with torch.inference_mode():
             network.eval()
-            some = [_features(network, data[part]) for part in rows.split(256)]
-            features = torch.cat(some)
+            parts = (data[part] for part in rows.split(256))
+            features = torch.cat([network.features(part) if isinstance(network, PixelNetwork) else part for part in parts])
         features = features.clone()
         if not head.words:
             head.standardise(features)
-        head.start_at_unit_variance(features)
+        head.start_at(features, (2 / (self._reach * self.bits**0.5)) ** 0.5)
         with torch.no_grad():
             outputs[rows] = head.train()(features)
 
     def _network(self, view: View) -> nn.Module:
         if isinstance(view, PixelView):
             backbone, width = networks.backbone(self.network, weights=None if self.weights is None else Path(self.weights))
-            return PixelNetwork(backbone, self._head(width, "features")).to(memory_format=torch.channels_last)
+            network = PixelNetwork(backbone, self._head(width, "features"), fixed_statistics=self.recipe == "stable")
+            return network.to(memory_format=torch.channels_last)
         kind = {WordView: "words", VectorView: "vectors", FeatureView: "features"}[type(view)]
         return self._head(view.width, kind)
 
@@ -301,7 +301,7 @@ class DCMH(Hasher):
         if self.recipe == "paper":
             return torch.optim.SGD(network.parameters(), lr=0.1, weight_decay=5e-4)
         if isinstance(network, PixelNetwork):
-            groups = [{"params": network.head.parameters()}, {"params": network.backbone.parameters(), "share": 0.3}]
+            groups = [{"params": network.head.parameters()}, {"params": network.backbone.parameters(), "share": BACKBONE_SHARE}]
             return torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=0.01, fused=True)
         return torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=0.01, fused=True)
 
@@ -309,6 +309,11 @@ class DCMH(Hasher):
         if self.recipe == "paper":
             return training.log_spaced(step // steps_an_epoch, steps // steps_an_epoch)
         return self.learning_rate * training.cosine(step, steps)
+
+    @property
+    def _reach(self) -> float:
+        """What Theta is multiplied by: the stable recipe gives it the range that it has at 64 bits."""
+        return 1.0 if self.recipe == "paper" else THETA_BITS / self.bits
 
     def _epochs(self, run: Run) -> int:
         if self.epochs is not None:
@@ -406,19 +411,6 @@ class DCMH(Hasher):
                 backbone.load_state_dict(kept)
                 network = PixelNetwork(backbone, network)
             self.networks_[name] = network.eval()
-
-
-def _inputs(side: Side, rows: Tensor, augmented: bool) -> Tensor:
-    values = side.inputs[rows]
-    return training.augment(values) if augmented and isinstance(side.inputs, Pixels) else values
-
-
-def _features(network: nn.Module, values: Tensor) -> Tensor:
-    """What the hash layers get: the image network's features of pixels, or the values themselves."""
-    if isinstance(network, PixelNetwork):
-        with torch.autocast(values.device.type, torch.bfloat16, enabled=values.is_cuda):
-            return network.backbone(values).float()  # type: ignore[no-any-return]
-    return values
 
 
 @torch.inference_mode()

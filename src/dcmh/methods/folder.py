@@ -38,8 +38,7 @@ def write(
     """Write a model folder, whole or not at all. A folder that holds something else is not touched."""
     from safetensors.numpy import save_file
 
-    if folder.exists() and not is_model(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder} exists and is no dcmh model, so it is not overwritten. Choose another --out.")
+    check_target(folder)
     with whole_folder(folder) as draft:
         save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, draft / WEIGHTS)
         modalities = {name: view.save(draft, name) for name, view in views.items()}
@@ -49,6 +48,12 @@ def write(
         (draft / HISTORY).write_text(lines, encoding="utf-8")
         for name, text in extra.items():
             (draft / name).write_text(text, encoding="utf-8")
+
+
+def check_target(folder: Path) -> None:
+    """Refuse a place where a model must not be written: a folder or file that holds something else."""
+    if folder.exists() and not is_model(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} exists and is no dcmh model, so it is not overwritten. Choose another --out.")
 
 
 def is_model(folder: Path) -> bool:

@@ -97,6 +97,7 @@ def _read(path: Path) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], NDA
     """Kernels and biases by layer name, and the mean image; both layouts of the file."""
     try:
         from scipy.io import loadmat
+        from scipy.io.matlab import MatReadError
     except ImportError as error:
         raise MissingExtra('Reading CNN-F weights needs SciPy. Install: pip install "dcmh[bench]"') from error
     if not Path(path).is_file():
@@ -113,5 +114,5 @@ def _read(path: Path) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], NDA
             elif hasattr(layer, "filters"):  # old: two fields
                 layers[str(layer.name)] = (np.asarray(layer.filters), np.asarray(layer.biases))
         return layers, np.asarray(normalization.averageImage)
-    except (KeyError, AttributeError, ValueError, TypeError, NotImplementedError) as error:
+    except (KeyError, AttributeError, ValueError, TypeError, NotImplementedError, OSError, MatReadError) as error:
         raise ModelError(f"{path} is not a MatConvNet file of CNN-F weights ({error}). Give imagenet-vgg-f.mat.") from error

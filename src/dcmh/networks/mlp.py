@@ -120,14 +120,18 @@ class HashMLP(nn.Module):
         self.scale.copy_(torch.where(deviation > 1e-6 * (1 + mean.abs()), 1 / deviation.clamp(min=1e-12), 0.0))
 
     @torch.no_grad()
-    def start_at_unit_variance(self, x: Tensor) -> None:
-        """Scale the last layer so that the first outputs have variance 1: near 0 the likelihood's gradient vanishes."""
+    def start_at(self, x: Tensor, size: float) -> None:
+        """Scale and shift the last layer so that each bit's first outputs have mean 0 and deviation `size`.
+
+        Near 0 the likelihood's gradient vanishes, far out it saturates; the scale of the input must not decide which.
+        """
         was = self.training
         outputs = self.train()(x)
         self.train(was)
-        deviation, mean = torch.std_mean(outputs)
-        self.last.weight.div_(deviation.clamp(min=1e-6))
-        self.last.bias.zero_()
+        deviation, mean = torch.std_mean(outputs, dim=0)
+        gain = size / deviation.clamp(min=1e-6)
+        self.last.weight.mul_(gain[:, None])
+        self.last.bias.sub_(mean).mul_(gain)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.words:

@@ -1,0 +1,7 @@
+"""python -m dcmh"""
+
+import sys
+
+from dcmh.cli import main
+
+sys.exit(main())

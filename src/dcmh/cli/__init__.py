@@ -1,0 +1,115 @@
+"""The command table, and the way from a command line to an exit code. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from dcmh import __version__
+from dcmh.cli import console
+from dcmh.errors import DCMHError, TrainingStopped
+
+DONE, FAILED, USAGE, SKIPPED, INTERRUPTED = 0, 1, 2, 3, 130
+
+# Name, help and an example: a command's module is loaded only when the command is used.
+COMMANDS = {
+    "demo": ("The whole story on OpenMoji drawings: learn, measure, search. On a CPU, offline.", "dcmh demo"),
+    "train": (
+        "Learn codes from pictures with words, or from any data in two modalities.",
+        "dcmh train photos/ --bits 64 --out photos.model",
+    ),
+    "evaluate": (
+        "Measure a model on its held-out queries: MAP, precision, hash lookup, beside chance.",
+        "dcmh evaluate photos.model --json",
+    ),
+    "data": (
+        "List the built-in data sets, or say what is in one, or in a folder or file.",
+        "dcmh data photos/ --check",
+    ),
+    "methods": ("List the hashing methods, or describe one.", "dcmh methods dcmh"),
+    "info": ("Say what a model, a checkpoint or a data folder is, and how it was made.", "dcmh info photos.model"),
+}
+
+app = App(
+    name="dcmh",
+    help="Binary codes in which words find pictures and pictures find words (Deep Cross-Modal Hashing).",
+    version=__version__,
+    help_format="plaintext",
+    help_epilogue="Start here: dcmh demo. Each command has --help with an example, and --json.",
+    result_action="return_value",
+    print_error=False,
+    exit_on_error=False,
+    suppress_keyboard_interrupt=False,
+)
+for _place, (_name, (_help, _example)) in enumerate(COMMANDS.items()):
+    _words = f"Example: {_example}"
+    app.command(f"dcmh.cli.{_name}:{_name}", name=_name, help=_help, help_epilogue=_words, sort_key=_place)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    0 done; 1 could not do it, one line says why; 2 wrong usage; 3 inputs were skipped and --strict was given;
+    130 interrupted.
+    """
+    if arguments is None and not sys.warnoptions:
+        warnings.simplefilter("ignore")  # what libraries warn about is for developers
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    console.set_up(tokens)
+    try:
+        code = _run(tokens)
+        console.flush()
+    except BrokenPipeError:  # the reader has seen enough, as in dcmh data | head -1
+        console.forget_output()
+        code = DONE
+    return code
+
+
+def _run(tokens: list[str]) -> int:
+    try:
+        code = app(tokens)
+    except CycloptsError as error:
+        console.error(f"{_one_line(error)} Try: {_help_for(tokens)}")
+        return USAGE
+    except TrainingStopped as error:
+        console.error(_one_line(error))
+        return INTERRUPTED
+    except DCMHError as error:
+        console.error(_one_line(error))
+        return FAILED
+    except KeyboardInterrupt as error:
+        console.error(_one_line(error) or "Interrupted. Nothing was written.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except (OSError, MemoryError) as error:
+        if (said := _of_the_machine(error)) is None:
+            console.bug()
+        else:
+            console.error(said)
+        return FAILED
+    except Exception:
+        console.bug()
+        return FAILED
+    return code if isinstance(code, int) else DONE
+
+
+def _of_the_machine(error: OSError | MemoryError) -> str | None:
+    """A sentence for what the machine refuses: space, rights, memory. None where it looks like a bug of ours."""
+    if isinstance(error, MemoryError):
+        return f"Out of memory. {_one_line(error)} Use fewer items, or a machine with more of it."
+    if error.filename is None or error.strerror is None:
+        return None
+    return f"{error.filename}: {error.strerror}. Check the path, its rights and the free space."
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _help_for(tokens: list[str]) -> str:
+    return shlex.join(["dcmh", *[token for token in tokens[:1] if token in COMMANDS], "--help"])

@@ -1,0 +1,135 @@
+"""dcmh evaluate: a model measured on the queries that were held out when it was trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_lines
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dcmh.cli import console, measures
+from dcmh.cli.options import Switch
+from dcmh.cli.source import Source, readable, say_skipped
+from dcmh.cli.train import RUN, divide
+from dcmh.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from dcmh.data import Dataset, Split
+    from dcmh.methods.base import Hasher
+
+
+def evaluate(
+    model: Path,
+    data: str | None = None,
+    /,
+    *,
+    ties: Literal["stable", "expected", "best", "worst"] | None = None,
+    k: int | None = None,
+    text: str | None = None,
+    device: str = "auto",
+    json: Switch = False,
+) -> None:
+    """Measure a model on its held-out queries: MAP, precision, hash lookup, beside chance.
+
+    Example: dcmh evaluate photos.model --json
+
+    Parameters
+    ----------
+    model
+        The folder that dcmh train wrote.
+    data
+        Default: the data the model was trained on. Of other data, items that were trained on are left out.
+    ties
+        How items at equal distance count in the table's MAP: in database order, on average over all orders, relevant
+        ones first, or last. Default: the first two. JSON always has all four.
+    k
+        Count only the first k ranks in MAP. Default: all.
+    text
+        Table with the words, as for dcmh train.
+    device
+        auto, cpu, cuda, cuda:1 or mps.
+    json
+        Print the result as JSON.
+    """
+    import dcmh
+    from dcmh import device as devices
+
+    hasher = dcmh.load(model)
+    where = str(devices.resolve(device))
+    if hasattr(hasher, "device"):
+        hasher.device = where
+    source = _source(model, data, text)
+    whole = source.labelled()
+    found = readable(whole, _image_view(hasher), where)
+    say_skipped(found.skipped)
+    split, trained = _split(model, found.data, data)
+    console.say(
+        f"Measuring {model} ({hasher.name}, {hasher.bits} bits) on {len(split.query):,} queries of "
+        f"{whole.name or 'the data'}, {len(split.database):,} in the database, on {where}."
+    )
+    report = dataclasses.replace(dcmh.evaluate(hasher, split, k=k), train=trained)
+    if json:
+        console.result_json(report.to_json())
+    else:
+        console.say(measures.summary(report))
+        console.result(measures.table(report, [ties] if ties else ["stable", "expected"]))
+
+
+def _source(model: Path, data: str | None, text: str | None) -> Source:
+    """DATA, or what the model folder says it was trained on."""
+    record = _read(model, RUN)
+    if data is None and record is None:
+        raise ModelError(f"{model} does not say which data it was trained on. Name it: dcmh evaluate {model} DATA")
+    recorded = record["data"] if record else {}
+    if data is None:
+        return Source.from_record(recorded)
+    same = Source(data).record()["data"] == recorded.get("data")
+    if same and text is None:
+        return Source.from_record(recorded)
+    return Source(data, text, min_tag_count=recorded.get("min_tag_count") if same else None)
+
+
+def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
+    """The recorded split and the number of training items; for other data a split of what was not trained on."""
+    from dcmh.data import Split
+    from dcmh.methods import folder
+
+    record = _read(model, folder.SPLIT)
+    if record is None:
+        raise ModelError(
+            f"{model} has no {folder.SPLIT}, so nothing says which items it learned from. Train it with dcmh train, "
+            "or measure it in Python with dcmh.evaluate(model, split)."
+        )
+    trained, queries = set(record["train"]), set(record["query"])
+    if named is None or (trained | queries) <= set(data.ids):
+        split = Split.load(model / folder.SPLIT, data)
+        for note in split.notes:
+            console.say(note)
+        return split, len(split.train)
+    fresh = [row for row, name in enumerate(data.ids) if name not in trained]
+    if not fresh:
+        raise DataError(
+            f"All {len(data):,} items of {named} have ids that the model was trained on, so none can be a query. "
+            "Give the whole data it was trained on, or items it has not seen."
+        )
+    console.say(
+        f"{named} is not the data the model was trained on: {len(data) - len(fresh):,} of its {len(data):,} items were "
+        f"trained on (by id) and are left out; queries are drawn from the others."
+    )
+    return divide(data.take(fresh), None, None, 0), len(trained)
+
+
+def _image_view(model: Hasher) -> Any:
+    return next((view for view in model.views_.values() if view.kind == "image"), None)
+
+
+def _read(model: Path, name: str) -> Any:
+    path = model / name
+    if not path.is_file():
+        return None
+    try:
+        record = json_lines.loads(path.read_text(encoding="utf-8"))
+        _ = record["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path} is damaged ({error}). Train the model again, or copy the folder again.") from error
+    return record

@@ -1,0 +1,125 @@
+"""dcmh info: what a folder or file is, and how it was made."""
+
+from __future__ import annotations
+
+import json as json_lines
+from pathlib import Path
+from typing import Any
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+from dcmh.cli.workspace import STATE
+from dcmh.errors import DataError
+
+
+def info(path: str, /, *, json: Switch = False) -> None:
+    """Say what a model, a checkpoint or a data folder is, and how it was made.
+
+    Parameters
+    ----------
+    path
+        A folder or file that dcmh wrote, or data that it reads.
+    json
+        Print the result as JSON.
+    """
+    place = Path(path).expanduser()
+    kind, record = _look(place, path)
+    if json:
+        console.result_json({"path": path, "kind": kind, **record})
+        return
+    console.result(console.fields([("path", path), ("kind", kind), *_lines(record)]))
+
+
+def _look(place: Path, named: str) -> tuple[str, dict[str, Any]]:
+    from dcmh.methods import folder
+
+    if folder.is_model(place):
+        return "model", _model(place)
+    state = place / STATE if place.is_dir() else place
+    if state.name == STATE and state.is_file():
+        return "unfinished training", _checkpoint(state)
+    if (place / "hamming.json").is_file():
+        return "Hamming index", _index(place / "hamming.json")
+    from dcmh.cli.data import describe
+    from dcmh.cli.source import Source
+
+    return "data", describe(Source(named).load())
+
+
+def _model(place: Path) -> dict[str, Any]:
+    from dcmh.cli.train import RUN, SKIPPED
+    from dcmh.methods import folder
+
+    record = folder.read_record(place)
+    history = folder.read_history(place)
+    run, report = _read(place / RUN), _read(place / folder.REPORT)
+    found: dict[str, Any] = {
+        name: record[name] for name in ("method", "bits", "fingerprint", "parameters", "modalities")
+    }
+    found["trained_on"] = record.get("trained_on", {}) | ({"source": run["data"]["data"]} if run else {})
+    if run:
+        found |= {name: run.get(name) for name in ("command", "device", "seconds", "finished", "skipped")}
+        if run.get("skipped"):
+            found["skipped_list"] = str(place / SKIPPED)
+    found["versions"] = run["versions"] if run else record.get("versions", {})
+    found["iterations"] = len(history)
+    found["bytes"] = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
+    if report:
+        directions = {name: value for name, value in report.items() if "_to_" in name}
+        found["measured"] = {
+            "queries": report["queries"],
+            "database": report["database"],
+            "chance": report["chance"],
+            "map": {name: value["map"]["stable"] for name, value in directions.items()},
+        }
+    return found
+
+
+def _checkpoint(state: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(state, framework="numpy") as file:
+            said = file.metadata() or {}
+        version, fingerprint, parameters = json_lines.loads(said["identity"])
+        history = json_lines.loads(said["record"])["history"]
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DataError(f"The checkpoint {state} is damaged ({error}). Delete it to start anew.") from error
+    found = {"done": len(history), "of": history[-1]["epochs"] if history else None, "parameters": parameters}
+    return found | {
+        "data": fingerprint,
+        "versions": {"dcmh": version},
+        "next": "the command that was interrupted, with --resume",
+    }
+
+
+def _index(header: Path) -> dict[str, Any]:
+    record: dict[str, Any] = _read(header) or {}
+    return {name: record.get(name) for name in ("format", "bits", "count")}
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    try:
+        return json_lines.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}). Make it again, or copy the folder again.") from error
+
+
+def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
+    return [(name, _said(value)) for name, value in record.items() if value not in (None, [], {})]
+
+
+def _said(value: Any) -> object:
+    """A value on one line; what is nested as name value, name value."""
+    if isinstance(value, dict):
+        return ", ".join(
+            f"{name} {_said(part)}" if not isinstance(part, dict) else f"{name} ({_said(part)})"
+            for name, part in value.items()
+        )
+    if isinstance(value, list):
+        return "; ".join(str(_said(part)) for part in value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

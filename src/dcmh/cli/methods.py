@@ -1,0 +1,71 @@
+"""dcmh methods: which hashing methods there are, and what one is."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+
+if TYPE_CHECKING:
+    from dcmh.methods.base import Hasher
+
+
+def methods(name: str | None = None, /, *, json: Switch = False) -> None:
+    """List the hashing methods, or describe one.
+
+    Parameters
+    ----------
+    name
+        A method. Default: the list.
+    json
+        Print the result as JSON.
+    """
+    from dcmh import methods
+
+    if name is not None:
+        record = _describe(name, methods.get(name))
+        console.result_json(record) if json else console.result(_page(record))
+        if not json:
+            console.say(f"Next: dcmh train DATA --method {name}")
+        return
+    found = [
+        {"name": name, "labels": methods.get(name).uses_labels, "paper": paper}
+        for name, paper in methods.available().items()
+    ]
+    if json:
+        console.result_json(found)
+    else:
+        rows = [[row["name"], "needed" if row["labels"] else "not used", row["paper"]] for row in found]
+        console.result(console.table(["name", "labels", "paper"], rows))
+
+
+def _describe(name: str, kind: type[Hasher]) -> dict[str, Any]:
+    module = inspect.getdoc(sys.modules[kind.__module__]) or ""
+    paper, _, rest = module.partition("\n")
+    return {
+        "name": name,
+        "paper": paper,
+        "labels": kind.uses_labels,
+        "parameters": {key: _plain(value.default) for key, value in inspect.signature(kind).parameters.items()},
+        "about": rest.strip(),
+        "text": inspect.cleandoc(kind.__doc__ or ""),
+    }
+
+
+def _page(record: dict[str, Any]) -> str:
+    settings = [(key, "none" if value is None else str(value)) for key, value in record["parameters"].items()]
+    parts = [
+        record["paper"],
+        "Labels are needed." if record["labels"] else "Labels are not used for learning.",
+        record["about"],
+        record["text"],
+        "Settings and their defaults\n---------------------------\n" + console.fields(settings),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

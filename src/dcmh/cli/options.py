@@ -1,0 +1,210 @@
+"""The settings of `dcmh train`: flags, a TOML file with the same names, and the constructor of the method they end in.
+
+Every setting is None until it is given, so that a flag wins over the file and the file over the method's own default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import tomllib
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from cyclopts import App, CycloptsError, Parameter
+
+from dcmh.errors import ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.methods.base import Hasher
+
+Flag = Annotated[bool | None, Parameter(negative="")]
+Switch = Annotated[bool, Parameter(negative="", show_default=False)]
+
+
+@Parameter(name="*", group="Data")
+@dataclass
+class DataOptions:
+    """Which items, and how they are divided."""
+
+    text: str | None = None
+    """Table with the words: FILE, or FILE:image column,text column. Default: what the folder holds."""
+    keep_partial: Flag = None
+    """Keep items without text or without picture, for methods that learn from them."""
+    min_tag_count: int | None = None
+    """Without labels, words in at least so many texts serve as labels. Default: 0.5 % of the texts, at least 5."""
+    queries: int | None = None
+    """Held-out queries. Default: the split the data came with, or 5 % of the items (50 to 2,000, at most a fifth)."""
+    train_size: int | None = None
+    """Items to learn from. Default: all that are no queries."""
+
+
+@Parameter(name="*", group="Method")
+@dataclass
+class MethodOptions:
+    """Which method learns, and its settings."""
+
+    method: str | None = None
+    """A name of dcmh methods. Default: dcmh."""
+    bits: int | None = None
+    """Length of the codes, 1 to 1024. Default: 64."""
+    seed: int | None = None
+    """Of the split and of the method. Default: 0."""
+    device: str | None = None
+    """auto, cpu, cuda, cuda:1 or mps. Default: auto, a GPU where there is one."""
+    option: Annotated[list[str] | None, Parameter(negative="")] = None
+    """Any setting of the method, as NAME=VALUE; may be repeated. dcmh methods NAME lists them."""
+
+
+@Parameter(name="*", group="Settings of DCMH")
+@dataclass
+class DCMHOptions:
+    """The settings of DCMH's constructor, by the same names."""
+
+    recipe: Literal["stable", "paper"] | None = None
+    """stable, or the paper's own literally. Default: stable."""
+    gamma: float | None = None
+    """Weight of quantisation. Default: 1."""
+    eta: float | None = None
+    """Weight of balance. Default: 1."""
+    epochs: int | None = None
+    """Outer iterations. Default: 30, more for few items; 500 for paper."""
+    batch_size: int | None = None
+    """Items in a step. Default: 128."""
+    learning_rate: float | None = None
+    """Of the stable recipe. Default: 0.001."""
+    hidden: int | None = None
+    """Width of the hash networks. Default: 4096."""
+    dropout: float | None = None
+    """Of the hash networks. Default: 0.5."""
+    network: str | None = None
+    """For pictures: efficientnet-lite0 or cnn-f. Default: efficientnet-lite0."""
+    finetune: bool | None = None
+    """Train the image network as well, instead of computing its features once."""
+    weights: Path | None = None
+    """MatConvNet's imagenet-vgg-f.mat, for cnn-f."""
+    validation: float | None = None
+    """Share of the training items held out to show the MAP on them. Default: 0.04."""
+
+
+Options = TypeVar("Options", DataOptions, MethodOptions, DCMHOptions)
+
+
+def read_config(file: Path) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
+    """The settings of a TOML file: names as the flags', with - or _; more of the method's in [option]."""
+    try:
+        with open(file, "rb") as lines:
+            record = tomllib.load(lines)
+    except OSError as error:
+        raise ParameterError(f"Cannot read the settings {file}: {error.strerror}. Give a TOML file.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{file} is not TOML: {error}. Write lines such as bits = 64.") from error
+    found: list[Any] = []
+
+    def take(
+        *, data: DataOptions | None = None, method: MethodOptions | None = None, dcmh: DCMHOptions | None = None
+    ) -> None:
+        found.extend([data or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()])
+
+    reader = App(
+        name="settings", default_command=take, print_error=False, exit_on_error=False, help_flags=(), version_flags=()
+    )
+    try:
+        reader(_as_flags(record), result_action="return_value")
+    except CycloptsError as error:
+        raise ParameterError(
+            f"{file}: {' '.join(str(error).split())} It takes the settings of dcmh train --help."
+        ) from error
+    return found[0], found[1], found[2]
+
+
+def merged(first: Options, second: Options) -> Options:
+    """What the first gives, and where it gives nothing what the second does."""
+    given = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
+    return dataclasses.replace(second, **{name: value for name, value in given.items() if value is not None})
+
+
+def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
+    """The method with its settings, not yet fitted. One that it does not have is an error that names those it has."""
+    from dcmh import methods
+
+    name = method.method or "dcmh"
+    kind = methods.get(name)
+    known = {key: value for key, value in inspect.signature(kind).parameters.items() if key != "self"}
+    settings: dict[str, Any] = {
+        field.name: value for field in dataclasses.fields(dcmh) if (value := getattr(dcmh, field.name)) is not None
+    }
+    for setting in settings:
+        if setting not in known:
+            raise ParameterError(f"--{setting.replace('_', '-')}: {_no_such(name, setting, list(known))}")
+    settings |= _given(method.option or [], name, kind)
+    # These three are given to whichever method takes them; pictures' features are computed on the device in any case.
+    common = {"bits": 64 if method.bits is None else method.bits, "seed": method.seed or 0, "device": method.device}
+    settings |= {
+        key: value for key, value in common.items() if key in known and value is not None and key not in settings
+    }
+    return kind(**settings)
+
+
+def _as_flags(record: dict[str, Any]) -> list[str]:
+    flags = []
+    for name, value in record.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            flags += [f"{flag}={key}={_as_word(part)}" for key, part in value.items()]
+        elif isinstance(value, bool):
+            flags.append(f"{flag}={str(value).lower()}")
+        else:
+            flags += [f"{flag}={_as_word(part)}" for part in (value if isinstance(value, list) else [value])]
+    return flags
+
+
+def _as_word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _given(options: list[str], name: str, kind: type[Hasher]) -> dict[str, Any]:
+    """--option NAME=VALUE, each value read as the constructor's annotation asks."""
+    hints = typing.get_type_hints(kind.__init__)
+    hints.pop("return", None)
+    found: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise ParameterError(f"--option {option}: expected NAME=VALUE, such as --option ridge=0.1.")
+        if key not in hints:
+            raise ParameterError(f"--option {option}: {_no_such(name, key, list(hints))}")
+        found[key] = _read(value.strip(), hints[key], option)
+    return found
+
+
+def _read(text: str, hint: Any, option: str) -> Any:
+    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    for kind in sorted(kinds, key=lambda kind: kind in (str, Path)):  # a string takes anything, so it comes last
+        try:
+            if kind is types.NoneType and text.lower() == "none":
+                return None
+            if kind is bool and text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            if typing.get_origin(kind) is Literal and text in typing.get_args(kind):
+                return text
+            if kind in (int, float, str, Path):
+                return kind(text)
+        except ValueError:
+            continue
+    raise ParameterError(f"--option {option}: {text!r} is not of the kind {_spelt(hint)}.")
+
+
+def _spelt(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("pathlib.", "").replace("typing.", "")
+
+
+def _no_such(method: str, setting: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(setting, known, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"the method {method} has no setting {setting!r}.{hint} It has: {', '.join(known)}."

@@ -1,0 +1,163 @@
+"""Where a command's data comes from: loaded, labelled, without unreadable pictures; and recorded, to be found again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcmh.cli import console
+from dcmh.errors import DataError
+
+if TYPE_CHECKING:
+    from dcmh.data import Dataset, Images
+    from dcmh.views import View
+
+
+@dataclass(frozen=True)
+class Source:
+    """A name or path, and how it was read."""
+
+    data: str
+    text: str | None = None
+    keep_partial: bool = False
+    min_tag_count: int | None = None
+
+    def load(self) -> Dataset:
+        """The items, as the loader gives them."""
+        from dcmh.data import load_dataset
+
+        options: dict[str, Any] = {"keep_partial": True} if self.keep_partial else {}
+        if self.text is None:
+            return load_dataset(self.data, **options)
+        folder = self._folder()
+        return load_dataset(folder if folder.is_dir() else self.data, text=_from_folder(self.text, folder), **options)
+
+    def labelled(self) -> Dataset:
+        """The items, with frequent words as labels where the source has none; its notes are said."""
+        data = self.load()
+        if data.labels is None:
+            data = data.with_labels_from_text(_text_modality(data), min_count=self.min_tag_count)
+        elif self.min_tag_count is not None:
+            console.say("The data has labels, so --min-tag-count is not used.")
+        for note in data.notes:
+            console.say(f"{data.name}: {note}")
+        return data
+
+    def _folder(self) -> Path:
+        """Where the table of --text lies; DATA may also name the table that the folder would offer."""
+        place = Path(self.data).expanduser()
+        return place.parent if place.is_file() else place
+
+    def record(self) -> dict[str, Any]:
+        """For run.json: found again from any folder."""
+        from dcmh.data import available
+
+        known = self.data in available()
+        where = self.data if known else str(Path(self.data).expanduser().resolve())
+        return {
+            "data": where,
+            "text": None if self.text is None else _from_folder(self.text, self._folder()),
+            "keep_partial": self.keep_partial,
+            "min_tag_count": self.min_tag_count,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Source:
+        source = cls(record["data"], record["text"], record["keep_partial"], record["min_tag_count"])
+        from dcmh.data import available
+
+        if source.data not in available() and not Path(source.data).exists():
+            raise DataError(
+                f"The data that the model was trained on, {source.data}, is not there. "
+                "Name it: dcmh evaluate MODEL DATA"
+            )
+        return source
+
+
+@dataclass
+class Readable:
+    """Data without the items whose pictures cannot be read, and what was left out: (file, reason)."""
+
+    data: Dataset
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def readable(data: Dataset, view: View, device: str) -> Readable:
+    """Look at every picture once: compute its features where the view takes features, else decode it."""
+    from dcmh.data import Images
+
+    failed: dict[int, str] = {}
+    for name, column in data.columns.items():
+        if isinstance(column, Images):
+            failed |= _unreadable(column, view, device, name)
+    if not failed:
+        return Readable(data, list(data.skipped))
+    names = [(_file_name(data, row), failed[row]) for row in sorted(failed)]
+    if len(failed) == len(data):
+        raise DataError(f"None of the {len(data):,} pictures can be read; the first, {names[0][0]}: {names[0][1]}.")
+    return Readable(data.drop(sorted(failed)), [*data.skipped, *names])
+
+
+def as_table(skipped: list[tuple[str, str]]) -> str:
+    """The text of skipped.tsv."""
+    clean = [[" ".join(cell.split()) for cell in row] for row in [("file", "reason"), *skipped]]
+    return "".join("\t".join(row) + "\n" for row in clean)
+
+
+def say_skipped(skipped: list[tuple[str, str]], where: str = "") -> None:
+    """The first few, and how many in all."""
+    for name, reason in skipped[:3]:
+        console.say(f"skipped {name}: {reason}")
+    if skipped:
+        console.say(f"{len(skipped):,} skipped{where}.")
+
+
+def _unreadable(column: Images, view: View, device: str, name: str) -> dict[int, str]:
+    from dcmh.views import FeatureView
+
+    failed: dict[int, str] = {}
+    if isinstance(view, FeatureView):
+        from dcmh import features
+
+        with console.progress(f"features of {name}s ({view.network})", "pictures") as bar:
+            features.extract(
+                column,
+                view.network,
+                weights=view.weights,
+                device=device,
+                progress=bar.update,
+                on_error=failed.__setitem__,
+            )
+    else:
+        from dcmh.images import unreadable
+
+        with console.progress(f"reading {name}s", "pictures") as bar:
+            failed |= dict(unreadable(column, progress=bar.update))
+    return failed
+
+
+def _file_name(data: Dataset, row: int) -> str:
+    from dcmh.data import Images
+
+    for column in data.columns.values():
+        if isinstance(column, Images) and isinstance(column.values[row], str | Path):
+            return str(column.values[row])
+    return data.ids[row]
+
+
+def _text_modality(data: Dataset) -> str:
+    from dcmh.data import Texts
+
+    return next((name for name, column in data.columns.items() if isinstance(column, Texts)), data.modalities[-1])
+
+
+def _from_folder(text: str, folder: Path) -> str:
+    """The loader counts the table's path from the folder; a path from here is as good where only that exists."""
+    name, colon, columns = text.rpartition(":")
+    if not (colon and columns.count(",") == 1):
+        name, colon, columns = text, "", ""
+    if not (folder / name).is_file() and Path(name).is_file():
+        name = str(Path(name).resolve())
+    return f"{name}{colon}{columns}"

@@ -1,0 +1,176 @@
+"""dcmh data, methods, info, --help, and how commands end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from commands import SRC, finish, spawn, write_photos
+
+import dcmh
+from dcmh import cli as commands
+from dcmh.cli.handbook import handbook
+from dcmh.text import STOP_WORDS, singular
+
+HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numba", "numpy", "PIL", "fastapi")
+
+
+def test_help_is_light(tmp_path):
+    for arguments in (["--help"], *([name, "--help"] for name in commands.COMMANDS)):
+        program = ["-X", "importtime", "-m", "dcmh", *arguments]
+        answer = finish(spawn(cwd=tmp_path, program=tuple(program)))
+        assert answer.code == 0
+        loaded = {line.rpartition("|")[2].strip() for line in answer.err.splitlines()}
+        assert not loaded.intersection(HEAVY), arguments
+
+
+def test_the_handbook_is_current():
+    page = Path(__file__).parents[2] / "docs" / "cli.md"
+    assert page.read_text(encoding="utf-8") == handbook(), "python -m dcmh.cli.handbook docs/cli.md"
+
+
+def test_every_command_has_an_example_and_json(cli):
+    assert cli("--version").out == f"{dcmh.__version__}\n"
+    for name in commands.COMMANDS:
+        answer = cli(name, "--help")
+        assert answer.code == 0
+        assert f"Example: dcmh {name}" in answer.out
+        assert "--json" in answer.out
+
+
+def test_data_lists_what_there_is(cli):
+    assert cli("data").out.splitlines()[0].split() == ["name", "state", "what"]
+    assert [row["name"] for row in json.loads(cli("data", "--json").out)] == list(dcmh.data.available())
+
+
+def test_data_says_what_is_in_a_folder(cli, tmp_path):
+    write_photos(tmp_path / "photos", 20)
+    (tmp_path / "photos" / "003.png").write_bytes(b"")
+    answer = cli("data", "photos", "--check")
+    assert answer.code == 0
+    texts = dcmh.load_dataset(tmp_path / "photos").text.values
+    counts = Counter(word for text in texts for word in {singular(word) for word in text.split()})
+    words = sum(count >= 2 and word not in STOP_WORDS for word, count in counts.items())
+    assert dict(line.split(None, 1) for line in answer.out.splitlines()) == {
+        "name": "photos",
+        "items": "20",
+        "image": "images of 20 items",
+        "text": f"texts of 20 items, {words} words",
+        "labels": answer.out.split("labels")[1].splitlines()[0].strip(),
+        "note": "Text from captions.csv for 20 of 20 items.",
+        "unreadable": "1",
+    }
+    assert "003.png: empty file\n1 skipped." in answer.err
+    record = json.loads(cli("data", "photos", "--json").out)
+    assert record["modalities"]["image"] == {"kind": "image", "observed": 20}
+    assert json.loads(cli("info", "photos", "--json").out) == {"path": "photos", "kind": "data", **record}
+
+
+def test_methods_are_listed_with_their_papers(cli):
+    rows = {row["name"]: row for row in json.loads(cli("methods", "--json").out)}
+    assert rows["dcmh"]["labels"] is True
+    assert rows["cca"]["labels"] is False
+    assert "Hotelling" in rows["cca"]["paper"]
+    assert cli("methods").out.count("\n") == len(rows) + 1
+
+
+def test_a_method_is_described_with_its_settings(cli):
+    page = cli("methods", "dcmh").out
+    assert page.startswith("DCMH: Deep Cross-Modal Hashing")
+    assert "Labels are needed." in page
+    assert "gamma          1.0" in page
+    assert json.loads(cli("methods", "ridge", "--json").out)["parameters"] == {"bits": 64, "seed": 0, "ridge": 0.1}
+    assert cli("methods", "dhmc").code == 1
+
+
+def test_info_explains_a_model(cli, toy_model):
+    page = dict(line.split(None, 1) for line in cli("info", toy_model).out.splitlines())
+    assert page["kind"] == "model"
+    assert page["method"] == "dcmh"
+    assert page["bits"] == "16"
+    assert page["command"] == f"dcmh train toy --epochs 2 --hidden 32 --bits 16 --device cpu --out {toy_model}"
+    assert page["iterations"] == "2"
+    assert page["measured"].startswith("queries 40, database 160, chance 0.17")
+    record = json.loads(cli("info", toy_model, "--json").out)
+    assert record["trained_on"]["source"] == "toy"
+    assert set(record["measured"]["map"]) == {"image_to_text", "text_to_image"}
+
+
+def test_a_bug_shows_its_traceback_and_asks_for_a_report(cli, monkeypatch):
+    monkeypatch.setattr("dcmh.methods.available", lambda: 1 / 0)
+    answer = cli("methods", "--json")
+    assert (answer.code, answer.out) == (1, "")
+    assert "ZeroDivisionError" in answer.err
+    assert answer.last.startswith("This is a bug in dcmh")
+    assert answer.last.endswith("command: dcmh methods --json")
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/there/model"), MemoryError()])
+def test_what_the_machine_refuses_is_no_bug(cli, monkeypatch, error):
+    def refuse():
+        raise error
+
+    monkeypatch.setattr("dcmh.methods.available", refuse)
+    answer = cli("methods")
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+
+
+def test_an_interruption_is_said(cli, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dcmh.methods.available", interrupt)
+    assert cli("methods").code == 130
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    # The pipe is closed before the program writes into it.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dcmh", "data", "toy"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(SRC), "PATH": "", "DCMH_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0
+    assert err == "Next: dcmh train toy\n"
+
+
+def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys, monkeypatch):
+    from dcmh.cli import console
+
+    clock = iter([0.0, 1.0, 11.0, 12.0, 22.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    with console.progress("reading", "pictures") as bar:
+        for done in (10, 110, 120, 220):
+            bar.update(done, 320, "detail")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "reading: 110 of 320  detail  10 pictures/s  0:00:21 left",
+        "reading: 220 of 320  detail  10 pictures/s  0:00:10 left",
+    ]
+
+
+def test_progress_is_a_bar_on_a_terminal(capsys, monkeypatch):
+    from dcmh.cli import console
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with console.progress("dcmh") as bar:
+        for done in (1, 2):
+            bar.update(done, 2, f"likelihood 0.{done}")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "2/2  likelihood 0.2" in said.err
+    assert "\x1b[3" not in said.err

@@ -1,0 +1,193 @@
+"""dcmh train."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commands import QUICK, finish, left_behind, spawn, write_photos
+
+import dcmh
+from dcmh.cli.train import default_queries
+from dcmh.cli.workspace import Workspace
+
+
+def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):
+    answer = cli("train", "toy", *QUICK)
+    assert answer.code == 0
+    header, image_to_text, text_to_image = answer.out.splitlines()
+    assert header.split() == ["direction", "MAP", "stable", "MAP", "expected", "P@10", "chance"]
+    assert image_to_text.startswith("image → text")
+    assert text_to_image.startswith("text → image")
+    assert (
+        "Learning 16-bit codes with dcmh on cpu from 160 of 200 items of toy (image, text, 264 words, 8 labels); "
+        "40 held out as queries, 160 in the database.\n"
+    ) in answer.err
+    assert answer.last == "Wrote toy.model. Next: dcmh evaluate toy.model"
+    assert left_behind(tmp_path) == ["toy.model"]
+    assert left_behind(tmp_path / "toy.model") == [
+        "history.jsonl",
+        "model.json",
+        "report.json",
+        "run.json",
+        "split.json",
+        "text.vocabulary.txt",
+        "weights.safetensors",
+    ]
+    assert dcmh.load(tmp_path / "toy.model").bits == 16
+
+
+def test_it_works_as_a_program_whose_output_is_json(tmp_path):
+    answer = finish(spawn("train", "toy", "--method", "ridge", "--bits", "8", "--json", cwd=tmp_path))
+    assert answer.code == 0
+    said = json.loads(answer.out)
+    assert said["model"] == "toy.model"
+    assert said["method"] == "ridge"
+    assert set(said["report"]["image_to_text"]["map"]) == {"stable", "expected", "best", "worst"}
+    assert said["report"]["queries"] == 40
+
+
+def test_a_flag_wins_over_the_file_and_the_file_over_the_default(cli, tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'bits = 24\nepochs = 2\nhidden = 32\nqueries = 30\n"train-size" = 100\ndropout = 0.1\n[option]\ngamma = 2\n'
+    )
+    assert cli("train", "toy", "--config", "run.toml", "--bits", "8", "--out", "m").code == 0
+    model = dcmh.load(tmp_path / "m")
+    assert (model.bits, model.epochs, model.hidden, model.dropout, model.gamma, model.seed) == (8, 2, 32, 0.1, 2.0, 0)
+    split = json.loads((tmp_path / "m" / "split.json").read_text())
+    assert (len(split["query"]), len(split["train"])) == (30, 100)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("bits = 'many'", 'unable to convert "many" into int'),
+        ("bitz = 8", "Unknown option"),
+        ("bits 8", "run.toml is not TOML"),
+    ],
+)
+def test_a_wrong_settings_file_is_explained(cli, tmp_path, content, says):
+    (tmp_path / "run.toml").write_text(content)
+    answer = cli("train", "toy", "--config", "run.toml")
+    assert answer.code == 1
+    assert says in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_settings_of_other_methods_are_given_by_name(cli, tmp_path):
+    assert cli("train", "toy", "--method", "ridge", "--bits", "8", "--option", "ridge=0.5", "--out", "m").code == 0
+    assert dcmh.load(tmp_path / "m").parameters == {"bits": 8, "seed": 0, "ridge": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--gamma", "2"), "--gamma: the method ridge has no setting 'gamma'. It has: bits, seed, ridge."),
+        (("--option", "rigde=2"), "has no setting 'rigde'. Did you mean 'ridge'? It has: bits, seed, ridge."),
+        (("--option", "ridge=much"), "--option ridge=much: 'much' is not of the kind float."),
+        (("--option", "ridge"), "--option ridge: expected NAME=VALUE, such as --option ridge=0.1."),
+    ],
+)
+def test_a_setting_the_method_does_not_have_is_refused(cli, arguments, says, tmp_path):
+    answer = cli("train", "toy", "--method", "ridge", *arguments)
+    assert answer.code == 1
+    assert says in answer.err
+    assert left_behind(tmp_path) == []
+
+
+def test_without_labels_frequent_words_serve_and_it_says_so(cli, tmp_path):
+    write_photos(tmp_path / "photos", 60, header="file,text")
+    answer = cli("train", "photos", *QUICK, "--min-tag-count", "4")
+    assert answer.code == 0
+    assert "No labels given: the" in answer.err
+    assert "most frequent words serve as labels" in answer.err
+    assert cli("evaluate", "photos.model").out == answer.out
+
+
+def test_a_split_that_the_data_came_with_is_used_unless_queries_are_asked_for(cli, tmp_path):
+    folder = write_photos(tmp_path / "photos")
+    lines = (folder / "captions.csv").read_text().splitlines()
+    parts = ["split", *(["query"] * 10 + ["train"] * 30)]
+    (folder / "pairs.csv").write_text("\n".join(f"{line},{part}" for line, part in zip(lines, parts, strict=True)))
+    answer = cli("train", "photos", *QUICK)
+    assert "Using the split that the data came with" in answer.err
+    assert "from 30 of 40 items" in answer.err
+    assert "from 35 of 40 items" in cli("train", "photos", "--queries", "5", *QUICK).err
+    answer = cli("train", "photos", "--train-size", "5", *QUICK)
+    assert answer.code == 1
+    assert "Give --queries beside --train-size" in answer.err
+
+
+def test_unreadable_pictures_are_skipped_and_listed(cli, photos, tmp_path):
+    spoil(photos)
+    answer = cli("train", "photos", *QUICK)
+    assert answer.code == 0
+    assert "5 skipped, listed in photos.model/skipped.tsv." in answer.err
+    assert "of 35 items" in answer.err
+    rows = [line.split("\t") for line in (tmp_path / "photos.model" / "skipped.tsv").read_text().splitlines()]
+    assert rows[0] == ["file", "reason"]
+    reasons = dict(rows[1:])
+    assert reasons["000.png"] == "empty file"
+    assert reasons["001.png"] == "not an image"
+    assert reasons["002.png"].startswith("truncated after")
+    assert "144 megapixels, more than the limit of 100" in reasons["003.png"]
+    assert reasons["004.png"] == "does not exist"
+    again = cli("evaluate", "photos.model")
+    assert again.code == 0
+    assert again.out == answer.out
+    assert "has changed" not in again.err
+
+
+def test_strict_stops_before_training_with_code_3_and_writes_nothing(cli, photos, tmp_path):
+    spoil(photos)
+    answer = cli("train", "photos", "--strict", *QUICK)
+    assert answer.code == 3
+    assert answer.out == ""
+    assert answer.last.startswith("Stopped because of --strict")
+    assert left_behind(tmp_path) == ["photos"]
+
+
+def spoil(photos):
+    """Empty, no picture, truncated, a decompression bomb, gone."""
+    from PIL import Image
+
+    (photos / "000.png").write_bytes(b"")
+    (photos / "001.png").write_bytes(b"no picture at all")
+    whole = (photos / "002.png").read_bytes()
+    (photos / "002.png").write_bytes(whole[: len(whole) // 2])
+    Image.new("1", (12_000, 12_000)).save(photos / "003.png")
+    (photos / "004.png").unlink()
+
+
+def test_finetuning_reads_pixels(cli, photos, tmp_path):
+    spoil(photos)
+    sizes = {"train-size": 8, "queries": 8, "epochs": 1, "hidden": 8, "bits": 8, "batch-size": 4}
+    answer = cli("train", "photos", "--finetune", "--device", "cpu", *(f"--{name}={n}" for name, n in sizes.items()))
+    assert answer.code == 0
+    assert "5 skipped" in answer.err
+    assert json.loads((tmp_path / "photos.model" / "model.json").read_text())["modalities"]["image"]["view"] == "pixels"
+
+
+def test_an_old_checkpoint_is_dropped_and_nothing_to_resume_is_said(cli, tmp_path):
+    work = Workspace(tmp_path / "toy.model")
+    work.folder.mkdir()
+    work.state.write_bytes(b"of an older run")
+    answer = cli("train", "toy", *QUICK)
+    assert answer.code == 0
+    assert "toy.model.checkpoint holds an unfinished training; starting anew" in answer.err
+    assert "Nothing to resume in toy.model.checkpoint, starting anew." in cli("train", "toy", "--resume", *QUICK).err
+    assert left_behind(tmp_path) == ["toy.model"]
+
+
+def test_two_trainings_do_not_write_the_same_model(cli, tmp_path):
+    work = Workspace(tmp_path / "toy.model")
+    work.open(resume=False)
+    answer = cli("train", "toy", *QUICK)
+    work.close(finished=True)
+    assert answer.code == 1
+    assert answer.last == "Another dcmh train is writing toy.model.checkpoint. Wait for it, or choose another --out."
+
+
+@pytest.mark.parametrize(("items", "queries"), [(5, 1), (100, 20), (600, 50), (2000, 100), (10**6, 2000)])
+def test_default_queries(items, queries):
+    assert default_queries(items) == queries

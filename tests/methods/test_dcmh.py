@@ -1,0 +1,278 @@
+"""DCMH: the algorithm's facts. The contract that all methods share is in test_all.py."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import dcmh
+from dcmh import objective
+from dcmh.data import Dataset, Texts, Vectors
+from dcmh.errors import DataError, DeviceError, ModelError, ParameterError, TrainingStopped
+from dcmh.methods import dcmh as module
+from dcmh.methods.dcmh import DCMH
+
+FAST = {"hidden": 32, "epochs": 4, "batch_size": 32, "bits": 16, "device": "cpu"}
+LONGER = {**FAST, "epochs": 20, "learning_rate": 0.01, "dropout": 0.1}
+
+
+def pairs(n=160, seed=0, classes=4):
+    rng = np.random.default_rng(seed)
+    centre_x, centre_y = rng.normal(size=(classes, 12)), rng.normal(size=(classes, 9))
+    which = rng.integers(0, classes, n)
+    return Dataset.from_arrays(
+        image=(centre_x[which] + 0.7 * rng.normal(size=(n, 12))).astype(np.float32),
+        text=(centre_y[which] + 0.7 * rng.normal(size=(n, 9))).astype(np.float32),
+        labels=np.eye(classes, dtype=np.uint8)[which],
+    )
+
+
+def equal_weights(a, b):
+    x, y = a._state(), b._state()
+    return set(x) == set(y) and all(np.array_equal(x[key], y[key]) for key in x)
+
+
+def test_it_learns():
+    split = pairs(400).split(queries=80, seed=0)
+    report = dcmh.evaluate(DCMH(**LONGER).fit(split.train), split)
+    for direction in report.directions.values():
+        assert direction.map["expected"] > 0.8 > 2 * report.chance
+
+
+def test_same_seed_same_weights_other_seed_others():
+    data = pairs()
+    first, again, other = (DCMH(**FAST, seed=seed).fit(data) for seed in (3, 3, 4))
+    assert equal_weights(first, again)
+    assert not equal_weights(first, other)
+
+
+def test_fit_leaves_the_callers_random_numbers_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    DCMH(**FAST).fit(pairs())
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_stopped_run_goes_on_as_if_unbroken(tmp_path):
+    data = pairs()
+    unbroken = DCMH(**FAST).fit(data)
+    checkpoint = tmp_path / "run.checkpoint"
+    for _ in range(3):  # stop after every iteration
+        with pytest.raises(TrainingStopped, match="--resume"):
+            DCMH(**FAST).fit(data, checkpoint=checkpoint, stop=lambda: True)
+    resumed = DCMH(**FAST).fit(data, checkpoint=checkpoint)
+    assert equal_weights(unbroken, resumed)
+    assert [row["epoch"] for row in resumed.history_] == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    checkpoint = tmp_path / "run.checkpoint"
+    with pytest.raises(TrainingStopped):
+        DCMH(**FAST).fit(pairs(), checkpoint=checkpoint, stop=lambda: True)
+    with pytest.raises(DataError, match="another run"):
+        DCMH(**FAST, gamma=2.0).fit(pairs(), checkpoint=checkpoint)
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    with pytest.raises(DataError, match="damaged"):
+        DCMH(**FAST).fit(pairs(), checkpoint=checkpoint)
+
+
+def literal_step(model, data):
+    """One image step of the paper, by its gradient formula, on the state that `_start` gives."""
+    run, batch = start(model, data)
+    F, G = run.sides[0].outputs.clone(), run.sides[1].outputs
+    fresh = run.sides[0].network(run.sides[0].inputs[batch])
+    F[batch] = fresh.detach()
+    S = objective.similarity(run.labels, run.labels)
+    whole = objective.gradient(F, G, run.B, S, gamma=model.gamma, eta=model.eta)
+    fresh.backward(whole[batch] / (len(batch) * len(G)))
+    return [parameter.grad.clone() for parameter in run.sides[0].network.parameters()]
+
+
+def start(model, data):
+    model._stop = model._checkpoint = model._progress = None
+    model.views_ = {name: model._view(data[name].kind).fit(data[name]) for name in data.modalities}
+    inputs = {name: model.views_[name](data[name]) for name in data.modalities}
+    run = model._start(inputs, data.labels, {name: data.observed(name) for name in data.modalities}, torch.device("cpu"))
+    return run, torch.arange(40)
+
+
+def test_paper_recipe_follows_the_papers_gradient():
+    data = pairs()
+    model = DCMH(bits=8, recipe="paper", validation=0.0, gamma=0.5, eta=0.2, device="cpu")
+    expected = literal_step(model, data)
+    run, batch = start(model, data)
+    _, loss = model._loss(run, run.sides[0], batch)
+    loss.backward()
+    found = [parameter.grad for parameter in run.sides[0].network.parameters()]
+    for a, b in zip(found, expected, strict=True):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-9)
+
+
+def test_paper_recipe_uses_the_authors_rates():
+    model = DCMH(recipe="paper")
+    assert model._rate(0, 500 * 39, 39) == pytest.approx(10**-1.5)
+    assert model._rate(500 * 39 - 1, 500 * 39, 39) == pytest.approx(10**-3)
+
+
+def test_codes_of_the_run_are_the_sign_of_the_sum():
+    run, _ = start(DCMH(**FAST), pairs())
+    F, G = run.sides[0].outputs, run.sides[1].outputs
+    assert torch.equal(run.B, torch.where(F + G >= 0, 1.0, -1.0))
+
+
+def test_items_that_lack_a_modality_take_part():
+    whole = pairs(300)
+    rng = np.random.default_rng(0)
+    lacks = rng.permutation(300)
+    image, text = np.ones(300, bool), np.ones(300, bool)
+    image[lacks[:60]], text[lacks[60:120]] = False, False
+    data = Dataset(
+        {"image": Vectors(whole["image"].values, observed=image), "text": Vectors(whole["text"].values, observed=text)},
+        labels=whole.labels,
+    )
+    run, _ = start(DCMH(**FAST, validation=0.0), data)
+    assert len(run.sides[0].rows) == 240
+    assert not run.sides[0].outputs[~torch.from_numpy(image)].any()
+    split = pairs(400, seed=0).split(queries=100)
+    model = DCMH(**LONGER).fit(data)
+    assert dcmh.evaluate(model, split)["image_to_text"].map["expected"] > 2 * split_chance(split)
+
+
+def split_chance(split):
+    return (split.query.labels @ split.database.labels.T > 0).mean()
+
+
+def test_three_modalities():
+    data = pairs(300)
+    third = np.random.default_rng(1).normal(size=(9, 7)).astype(np.float32)
+    data = Dataset({**data.columns, "sound": Vectors(data["text"].values @ third)}, labels=data.labels)
+    split = data.split(queries=60)
+    report = dcmh.evaluate(DCMH(**LONGER).fit(split.train), split)
+    assert len(report.directions) == 6
+    assert min(direction.map["expected"] for direction in report.directions.values()) > 2 * report.chance
+
+
+def test_joint_codes_are_the_sign_of_summed_outputs():
+    data = pairs()
+    model = DCMH(**FAST).fit(data)
+    total = model.outputs(image=data.image) + model.outputs(text=data.text)
+    assert np.array_equal(model.encode(image=data.image, text=data.text), dcmh.codes.sign(total))
+
+
+def test_codes_do_not_depend_on_the_batch():
+    data = pairs()
+    model = DCMH(**FAST).fit(data)
+    whole = model.encode(image=data.image)
+    parts = np.concatenate([model.encode(image=data.image.values[i : i + 7]) for i in range(0, 160, 7)])
+    borderline = np.abs(model.outputs(image=data.image)) < 1e-5  # where float noise may decide
+    assert ((whole != parts) <= borderline).all()
+
+
+def test_held_out_items_are_not_trained_on():
+    run, _ = start(DCMH(**FAST, validation=0.25), pairs())
+    assert len(run.held_out) == 40
+    for side in run.sides:
+        assert not set(side.rows.tolist()) & set(run.held_out.tolist())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"bits": 0}, "1 to 1024"),
+        ({"bits": 1025}, "1 to 1024"),
+        ({"recipe": "quick"}, "'stable' or 'paper'"),
+        ({"network": "resnet"}, "efficientnet-lite0"),
+        ({"gamma": -1.0}, "gamma"),
+        ({"gamma": float("nan")}, "gamma"),
+        ({"epochs": 0}, "epochs"),
+        ({"dropout": 1.0}, "dropout"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ParameterError, match=message):
+        DCMH(**settings)
+
+
+def test_a_missing_gpu_is_said():
+    if torch.cuda.is_available():
+        return
+    with pytest.raises(DeviceError, match="no CUDA device"):
+        DCMH(**{**FAST, "device": "cuda"}).fit(pairs())
+
+
+def test_data_without_labels_or_with_one_label_is_refused():
+    data = pairs()
+    with pytest.raises(DataError, match="learns from labels"):
+        DCMH(**FAST).fit(Dataset(data.columns))
+    with pytest.raises(DataError, match="Only 1 label"):
+        DCMH(**FAST).fit(Dataset(data.columns, labels=np.ones((160, 1), np.uint8)))
+
+
+def test_words_and_numbers_mix(tmp_path):
+    data = pairs()
+    words = ["red cat", "blue dog", "green bird", "grey fish"]
+    texts = [words[i] + (" runs" if row % 2 else "") for row, i in enumerate(data.labels.argmax(1))]
+    data = Dataset({"image": data["image"], "text": Texts(texts)}, labels=data.labels)
+    model = DCMH(**FAST).fit(data)
+    model.save(tmp_path / "model")
+    again = dcmh.load(tmp_path / "model")
+    assert np.array_equal(again.encode(text=["blue dog runs", "red cat"]), model.encode(text=["blue dog runs", "red cat"]))
+    assert "dog" in (tmp_path / "model" / "text.vocabulary.txt").read_text()
+
+
+def test_model_folder_says_how_it_was_made_and_damage_is_seen(tmp_path):
+    folder = tmp_path / "model"
+    DCMH(**FAST).fit(pairs()).save(folder)
+    record = json.loads((folder / "model.json").read_text())
+    assert record["method"] == "dcmh"
+    assert record["parameters"]["hidden"] == 32
+    assert record["trained_on"]["items"] == 160
+    assert len((folder / "history.jsonl").read_text().splitlines()) == 4
+    newer = {**record, "format": 99}
+    (folder / "model.json").write_text(json.dumps(newer))
+    with pytest.raises(ModelError, match="format 99"):
+        dcmh.load(folder)
+    (folder / "model.json").write_text(json.dumps(record))
+    weights = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    with pytest.raises(ModelError, match="damaged"):
+        dcmh.load(folder)
+    (folder / "weights.safetensors").write_bytes(weights[:50])
+    with pytest.raises(ModelError, match="missing or damaged"):
+        dcmh.load(folder)
+    (folder / "model.json").write_text("{")
+    with pytest.raises(ModelError, match="damaged"):
+        dcmh.load(folder)
+
+
+def test_a_folder_that_is_no_model_is_neither_read_nor_overwritten(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"")
+    with pytest.raises(ModelError, match="did you mean dcmh train"):
+        dcmh.load(tmp_path / "photos")
+    with pytest.raises(ModelError, match="There is no model"):
+        dcmh.load(tmp_path / "nothing")
+    model = DCMH(**FAST).fit(pairs())
+    with pytest.raises(ModelError, match="not overwritten"):
+        model.save(tmp_path / "photos")
+    assert (tmp_path / "photos" / "a.jpg").exists()
+    model.save(tmp_path / "model")
+    model.save(tmp_path / "model")  # a model may be replaced
+    assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith(".")]
+
+
+def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
+    from dcmh.data.toy import toy
+
+    data = toy(n=48, size=32)
+    model = DCMH(bits=8, epochs=1, hidden=16, batch_size=16, finetune=True, device="cpu").fit(data)
+    codes = model.encode(image=data.image)
+    model.save(tmp_path / "model")
+    assert np.array_equal(dcmh.load(tmp_path / "model").encode(image=data.image), codes)
+
+
+def test_constants_are_those_the_documentation_names():
+    assert (module.QUANTISATION, module.BALANCE, module.THETA_BITS) == (0.3, 0.05, 64)

@@ -1,0 +1,53 @@
+"""EfficientNet-Lite0 with its real ImageNet weights."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from dcmh.errors import ModelError
+from dcmh.networks import efficientnet
+from dcmh.networks.efficientnet import EfficientNetLite0, SameConv2d
+
+
+@pytest.fixture(scope="module")
+def network():
+    return efficientnet.load_imagenet(EfficientNetLite0()).eval()
+
+
+def probabilities(network, pixels):
+    state = torch.load(efficientnet.imagenet_weights(), weights_only=True)
+    with torch.inference_mode():
+        features = network(torch.from_numpy(pixels).permute(2, 0, 1)[None].float())
+        return (features @ state["_fc.weight"].T + state["_fc.bias"]).softmax(1)[0]
+
+
+def test_weights_fill_every_layer(network):
+    state = torch.load(efficientnet.imagenet_weights(), weights_only=True)
+    assert set(network.state_dict()) == set(state) - {"_fc.weight", "_fc.bias"}
+
+
+def test_pixels_are_read_as_the_weights_expect(network):
+    """A drawn traffic light is one to the ImageNet classifier (class 920) when pixels are (p - 127) / 128."""
+    picture = Image.new("RGB", (224, 224), (150, 190, 230))
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle((80, 20, 144, 190), fill=(20, 20, 20))
+    for top, colour in ((30, (230, 30, 20)), (85, (240, 200, 20)), (140, (20, 200, 60))):
+        draw.ellipse((90, top, 134, top + 44), fill=colour)
+    assert probabilities(network, np.array(picture)).argmax() == 920
+
+
+def test_strided_convolutions_pad_after_the_image():
+    layer = SameConv2d(1, 1, 3, 2, bias=False)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[0, 0, 0, 0] = 1  # copies the top left pixel of each window
+        x = torch.arange(16.0).view(1, 1, 4, 4)
+        assert layer(x)[0, 0].tolist() == [[0, 2], [8, 10]]  # windows start at the image's first pixel
+        assert layer(torch.ones(1, 1, 5, 5)).shape == (1, 1, 3, 3)
+
+
+def test_a_foreign_weights_file_is_refused(tmp_path):
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
+    with pytest.raises(ModelError, match="does not hold EfficientNet-Lite0 weights"):
+        efficientnet.load_imagenet(EfficientNetLite0(), tmp_path / "other.pth")
