@@ -18,7 +18,9 @@ MAX_BITS = 1024
 def check_bits(bits: int) -> int:
     """Return bits, or say why it is no code length."""
     if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 1 <= bits <= MAX_BITS:
-        raise ParameterError(f"bits must be a whole number from 1 to {MAX_BITS}, not {bits!r}. Common lengths: 16, 32, 64.")
+        raise ParameterError(
+            f"bits must be a whole number from 1 to {MAX_BITS}, not {bits!r}. Common lengths: 16, 32, 64."
+        )
     return int(bits)
 
 
@@ -36,7 +38,9 @@ def pack(codes: NDArray[Any]) -> NDArray[np.uint8]:
     """Pack codes of +1 and -1, shape (n, bits), into bytes, shape (n, ceil(bits / 8))."""
     codes = np.asarray(codes)
     if codes.ndim != 2:
-        raise DataError(f"Codes must have two dimensions (items, bits), not shape {codes.shape}. Reshape one code to (1, bits).")
+        raise DataError(
+            f"Codes must have two dimensions (items, bits), not shape {codes.shape}. Reshape one code to (1, bits)."
+        )
     if not np.isin(codes, (-1, 1)).all():
         raise DataError("Codes must be +1 or -1 everywhere. Apply dcmh.codes.sign to real-valued outputs first.")
     return np.packbits(codes > 0, axis=1, bitorder="little")
@@ -53,10 +57,14 @@ def check_packed(packed: NDArray[Any], bits: int) -> None:
     """Refuse what cannot be packed codes of this length."""
     check_bits(bits)
     if packed.ndim != 2 or packed.dtype != np.uint8:
-        raise DataError(f"Packed codes must be a uint8 array of two dimensions, not {packed.dtype} of shape {packed.shape}. Use dcmh.codes.pack.")
+        raise DataError(
+            f"Packed codes must be a uint8 array of two dimensions, not {packed.dtype} of shape {packed.shape}. "
+            "Use dcmh.codes.pack."
+        )
     if packed.shape[1] != bytes_of(bits):
         raise DataError(
-            f"Packed codes of {bits} bits have {bytes_of(bits)} bytes each, these have {packed.shape[1]}. Encode both sides with the same model."
+            f"Packed codes of {bits} bits have {bytes_of(bits)} bytes each, these have {packed.shape[1]}. "
+            "Encode both sides with the same model."
         )
 
 
@@ -67,14 +75,16 @@ def hamming(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.uint16]:
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
-        raise DataError(f"Cannot compare codes of shapes {a.shape} and {b.shape}. Both need two dimensions and the same length.")
+        raise DataError(
+            f"Cannot compare codes of shapes {a.shape} and {b.shape}. Both need two dimensions and the same length."
+        )
     if (a.dtype == np.uint8) != (b.dtype == np.uint8):
         raise DataError("One side is packed (uint8), the other is not. Pack both with dcmh.codes.pack, or neither.")
     if a.dtype == np.uint8:
         return _hamming_packed(a, b)
     # For +1/-1 codes d = (bits - a.b) / 2; float32 products of at most 1024 ones are exact.
     inner = a.astype(np.float32) @ b.astype(np.float32).T
-    return ((a.shape[1] - inner) / 2).astype(np.uint16)
+    return np.asarray((a.shape[1] - inner) / 2, np.uint16)
 
 
 def _hamming_packed(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.uint16]:

@@ -81,7 +81,7 @@ def _compute(
 ) -> dict[bytes, NDArray[np.float32]]:
     target = devices.resolve(device)
     backbone, _ = networks.backbone(network, weights=weights)
-    backbone = backbone.eval().to(target, memory_format=torch.channels_last)
+    backbone = backbone.eval().to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
     computed: dict[bytes, NDArray[np.float32]] = {}
     key_of = {row: key for key, row in missing.items()}
     done = 0
@@ -193,7 +193,9 @@ class FeatureStore:
             database = sqlite3.connect(self.path, timeout=60)
             database.execute("CREATE TABLE IF NOT EXISTS features (hash BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
         except sqlite3.DatabaseError as error:
-            raise DataError(f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache.") from error
+            raise DataError(
+                f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache."
+            ) from error
         return database
 
 

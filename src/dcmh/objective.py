@@ -47,9 +47,7 @@ def balance(outputs: Tensor) -> Tensor:
 def objective(F: Tensor, G: Tensor, B: Tensor, S: Tensor, *, gamma: float, eta: float) -> Tensor:
     """The paper's whole objective J for two modalities."""
     return (
-        likelihood(theta(F, G), S)
-        + gamma * (quantisation(B, F) + quantisation(B, G))
-        + eta * (balance(F) + balance(G))
+        likelihood(theta(F, G), S) + gamma * (quantisation(B, F) + quantisation(B, G)) + eta * (balance(F) + balance(G))
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcmh.data.columns import Images
@@ -66,6 +68,56 @@ class Pixels:
         return to_batch(pixels, self.device)
 
 
+@dataclass
+class Side:
+    """One modality during training."""
+
+    name: str
+    network: nn.Module
+    optimiser: torch.optim.Optimizer
+    inputs: Tensor | Pixels  # (n, width)
+    rows: Tensor  # the training points that have this modality
+    outputs: Tensor  # the paper's F or G, (n, bits): of each point's last visit; zero where the modality is missing
+
+    @torch.no_grad()
+    def at_rest(self, rows: Tensor) -> Tensor:
+        """The network's outputs without dropout, (rows, bits)."""
+        self.network.eval()
+        return torch.cat([self.network(self.inputs[part]) for part in rows.split(256)])
+
+
+@dataclass
+class Run:
+    """The state of the alternating algorithm."""
+
+    sides: list[Side]
+    labels: Tensor  # (n, labels)
+    B: Tensor  # (n, bits)
+    held_out: NDArray[np.intp]  # training points that are only looked at
+    epoch: int = 0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that the next iteration depends on, by name."""
+        tensors = {"B": self.B}
+        for side in self.sides:
+            tensors[f"{side.name}/outputs"] = side.outputs
+            tensors |= {f"{side.name}/network/{key}": value for key, value in side.network.state_dict().items()}
+            tensors |= {f"{side.name}/optimiser/{key}": value for key, value in _memory(side.optimiser).items()}
+        return tensors
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Undo `tensors`."""
+
+        def of(prefix: str) -> dict[str, Tensor]:
+            return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+        self.B = tensors["B"].to(self.B.device)
+        for side in self.sides:
+            side.outputs.copy_(tensors[f"{side.name}/outputs"])
+            side.network.load_state_dict(of(f"{side.name}/network/"))
+            _remember(side.optimiser, of(f"{side.name}/optimiser/"))
+
+
 class Checkpoint:
     """One file with networks, optimisers, buffers and codes after a whole iteration.
 
@@ -106,14 +158,19 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def _memory(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's memory as named tensors."""
     state = optimiser.state_dict()["state"]
-    return {f"{i}.{key}": torch.as_tensor(value) for i, entry in state.items() for key, value in entry.items() if value is not None}
+    return {
+        f"{i}.{key}": torch.as_tensor(value)
+        for i, entry in state.items()
+        for key, value in entry.items()
+        if value is not None
+    }
 
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Undo `optimiser_tensors`."""
+def _remember(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Undo `_memory`."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         i, key = name.split(".", 1)
@@ -125,29 +182,3 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate; a group with a `share` takes that share of it."""
     for group in optimiser.param_groups:
         group["lr"] = rate * group.get("share", 1.0)
-
-
-class PixelNetwork(nn.Module):
-    """An image network with its hash layers: pixels (n, 3, 224, 224) to outputs (n, bits).
-
-    With `fixed_statistics` its batch normalisation keeps what it learned on ImageNet: a few thousand pictures spoil it.
-    """
-
-    def __init__(self, backbone: nn.Module, head: nn.Module, *, fixed_statistics: bool = False) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.head = head
-        self.fixed_statistics = fixed_statistics
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.fixed_statistics:
-            self.backbone.eval()
-        return self
-
-    def features(self, pixels: Tensor) -> Tensor:
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
-            return self.backbone(pixels).float()  # type: ignore[no-any-return]
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.head(self.features(pixels))  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Views: how a method looks at a column. Pictures become features or pixels, texts become bags of words, vectors stay.
 
-A view is fitted on the training items and kept in the model folder, so that queries are seen as the training items were.
+A view is fitted on the training items and kept in the model folder: queries are seen as the training items were.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class FeatureView:
 
     kind: ClassVar[Kind] = "image"
 
-    def __init__(self, network: str = "efficientnet-lite0", *, weights: Path | None = None, device: str = "auto") -> None:
+    def __init__(
+        self, network: str = "efficientnet-lite0", *, weights: Path | None = None, device: str = "auto"
+    ) -> None:
         self.network = network
         self.weights = weights
         self.device = device
@@ -140,12 +142,14 @@ def load_view(folder: Path, modality: str, record: dict[str, Any]) -> View:
     """The view that `save` recorded in a model folder."""
     name = record.get("view")
     if name not in _VIEWS:
-        raise ModelError(f"{folder}: the view {name!r} of {modality!r} is unknown to this version. Upgrade: pip install -U dcmh")
+        raise ModelError(
+            f"{folder}: the view {name!r} of {modality!r} is unknown to this version. Upgrade: pip install -U dcmh"
+        )
     return _VIEWS[name].load(folder, modality, record)
 
 
 def as_column(values: Any, kind: Kind, modality: str) -> Column:
-    """What a user passes to `encode` as a column: a column, strings, paths, decoded pictures, or an array of vectors."""
+    """What a user passes to `encode`, as a column: a column, strings, paths, decoded pictures, or vectors."""
     if isinstance(values, Images | Texts | Vectors):
         column: Column = values
     elif kind == "text":
@@ -156,7 +160,9 @@ def as_column(values: Any, kind: Kind, modality: str) -> Column:
     else:
         column = Vectors(np.atleast_2d(np.asarray(values)))
     if column.kind != kind:
-        raise ModelMismatch(f"The model's {modality} holds {kind}s, not {column.kind}s. Give the modality it was trained on.")
+        raise ModelMismatch(
+            f"The model's {modality} holds {kind}s, not {column.kind}s. Give the modality it was trained on."
+        )
     return column
 
 

@@ -19,8 +19,8 @@ FAST = {
     "crh": {"pairs": 5_000},
     "mlbe": {"landmarks": 120, "sweeps": 10},
 }
-# How many times chance: both directions must be above. Those that use no labels find clusters only as far as these show.
-TIMES_CHANCE = {"cca": 1.3, "cvh": 1.3, "cmfh": 1.3, "stmh": 1.3, "mlbe": 1.1}
+# Both directions must be above this many times chance; 2.5 where nothing is said.
+TIMES_CHANCE = {"cca": 2, "cvh": 2, "mlbe": 2}
 
 every_method = pytest.mark.parametrize("name", methods.available())
 
@@ -96,7 +96,7 @@ def test_one_item_and_many_get_the_same_codes(name, split, fitted):
 def test_beats_chance_in_both_directions(name, split, fitted):
     report = dcmh.evaluate(fitted(name), split)
     for direction, found in report.directions.items():
-        assert found.map["expected"] > TIMES_CHANCE.get(name, 1.7) * report.chance, direction
+        assert found.map["expected"] > TIMES_CHANCE.get(name, 2.5) * report.chance, direction
 
 
 @every_method
@@ -144,11 +144,11 @@ def test_dependent_features_are_handled_or_refused(name, split):
 
 @every_method
 def test_more_bits_than_dimensions_work_or_are_explained(name, split):
-    try:
-        model = new(name, bits=40).fit(split.train)
-    except ParameterError as error:
-        assert re.search(r"24.*20.*40 bits.*at most 20", str(error))
+    if name in ("cca", "cvh"):
+        with pytest.raises(ParameterError, match=r"24.*20.*40 bits.*at most 20"):
+            new(name, bits=40).fit(split.train)
     else:
+        model = new(name, bits=40).fit(split.train)
         assert model.encode(text=split.query.text).shape == (len(split.query), 40)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.cross_decomposition import CCA as SklearnCCA
+from sklearn import cross_decomposition
 
 from dcmh.data import Dataset
 from dcmh.errors import ParameterError
@@ -21,7 +21,7 @@ def model(vectors):
 
 def test_same_subspaces_and_correlations_as_scikit_learn(model, centred):
     X, Y, _ = centred
-    oracle = SklearnCCA(n_components=5, scale=False, max_iter=100_000, tol=1e-14).fit(X, Y)
+    oracle = cross_decomposition.CCA(n_components=5, scale=False, max_iter=100_000, tol=1e-14).fit(X, Y)
     assert cosines(model.weights_["image"], oracle.x_rotations_).min() > 1 - 1e-6
     assert cosines(model.weights_["text"], oracle.y_rotations_).min() > 1 - 1e-6
     u, v = oracle.transform(X, Y)

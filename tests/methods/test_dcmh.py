@@ -10,8 +10,8 @@ import dcmh
 from dcmh import objective
 from dcmh.data import Dataset, Texts, Vectors
 from dcmh.errors import DataError, DeviceError, ModelError, ParameterError, TrainingStopped
-from dcmh.methods import dcmh as module
 from dcmh.methods.dcmh import DCMH
+from dcmh.recipes import Paper, Stable
 
 FAST = {"hidden": 32, "epochs": 4, "batch_size": 32, "bits": 16, "device": "cpu"}
 LONGER = {**FAST, "epochs": 20, "learning_rate": 0.01, "dropout": 0.1}
@@ -94,7 +94,8 @@ def start(model, data):
     model._stop = model._checkpoint = model._progress = None
     model.views_ = {name: model._view(data[name].kind).fit(data[name]) for name in data.modalities}
     inputs = {name: model.views_[name](data[name]) for name in data.modalities}
-    run = model._start(inputs, data.labels, {name: data.observed(name) for name in data.modalities}, torch.device("cpu"))
+    observed = {name: data.observed(name) for name in data.modalities}
+    run = model._start(model._recipe(), inputs, data.labels, observed, torch.device("cpu"))
     return run, torch.arange(40)
 
 
@@ -103,7 +104,7 @@ def test_paper_recipe_follows_the_papers_gradient():
     model = DCMH(bits=8, recipe="paper", validation=0.0, gamma=0.5, eta=0.2, device="cpu")
     expected = literal_step(model, data)
     run, batch = start(model, data)
-    _, loss = model._loss(run, run.sides[0], batch)
+    _, loss = model._loss(model._recipe(), run, run.sides[0], batch)
     loss.backward()
     found = [parameter.grad for parameter in run.sides[0].network.parameters()]
     for a, b in zip(found, expected, strict=True):
@@ -111,9 +112,18 @@ def test_paper_recipe_follows_the_papers_gradient():
 
 
 def test_paper_recipe_uses_the_authors_rates():
-    model = DCMH(recipe="paper")
-    assert model._rate(0, 500 * 39, 39) == pytest.approx(10**-1.5)
-    assert model._rate(500 * 39 - 1, 500 * 39, 39) == pytest.approx(10**-3)
+    recipe = Paper(bits=16, gamma=1.0, eta=1.0)
+    assert recipe.rate(0, 39, 500) == pytest.approx(10**-1.5)
+    assert recipe.rate(500 * 39 - 1, 39, 500) == pytest.approx(10**-3)
+    assert recipe.epochs(39) == 500
+
+
+@pytest.mark.parametrize("bits", [16, 64, 256])
+def test_stable_recipe_starts_theta_at_unit_variance(bits):
+    model = DCMH(bits=bits, hidden=64, dropout=0.0, device="cpu")
+    run, _ = start(model, pairs(400))
+    F, G = run.sides[0].outputs[run.sides[0].rows], run.sides[1].outputs[run.sides[1].rows]
+    assert 0.5 < model._recipe().theta(F, G.flip(0)).std() < 2
 
 
 def test_codes_of_the_run_are_the_sign_of_the_sum():
@@ -219,7 +229,9 @@ def test_words_and_numbers_mix(tmp_path):
     model = DCMH(**FAST).fit(data)
     model.save(tmp_path / "model")
     again = dcmh.load(tmp_path / "model")
-    assert np.array_equal(again.encode(text=["blue dog runs", "red cat"]), model.encode(text=["blue dog runs", "red cat"]))
+    assert np.array_equal(
+        again.encode(text=["blue dog runs", "red cat"]), model.encode(text=["blue dog runs", "red cat"])
+    )
     assert "dog" in (tmp_path / "model" / "text.vocabulary.txt").read_text()
 
 
@@ -275,4 +287,4 @@ def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
 
 
 def test_constants_are_those_the_documentation_names():
-    assert (module.QUANTISATION, module.BALANCE, module.THETA_BITS) == (0.3, 0.05, 64)
+    assert (Stable.QUANTISATION, Stable.BALANCE, Stable.SOFTENING, Stable.BACKBONE) == (0.3, 0.05, 0.02, 0.005)

@@ -45,7 +45,9 @@ class Hasher(ABC):
     # -- what a method gives --------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _fit(self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]) -> None:
+    def _fit(
+        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
+    ) -> None:
         """Learn from the views of the training items, {modality: (n, width)}, and labels (n, l)."""
 
     @abstractmethod
@@ -62,7 +64,8 @@ class Hasher(ABC):
 
     def _view(self, kind: Kind) -> View:
         """How this method looks at a modality of this kind."""
-        return {"image": FeatureView, "text": WordView, "vector": VectorView}[kind]()
+        views: dict[Kind, type[View]] = {"image": FeatureView, "text": WordView, "vector": VectorView}
+        return views[kind]()
 
     # -- what users call ------------------------------------------------------------------------------------------
 
@@ -94,7 +97,9 @@ class Hasher(ABC):
         columns = {name: self._column(name, values) for name, values in modalities.items()}
         lengths = {len(column) for column in columns.values()}
         if len(lengths) > 1:
-            raise DataError(f"The modalities differ in length ({', '.join(map(str, sorted(lengths)))}). Give one value an item.")
+            raise DataError(
+                f"The modalities differ in length ({', '.join(map(str, sorted(lengths)))}). Give one value an item."
+            )
         seen = np.zeros(lengths.pop(), bool)
         total = np.zeros((len(seen), self.bits))
         for name, column in columns.items():
@@ -112,7 +117,9 @@ class Hasher(ABC):
     @property
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments, by name."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self).__init__).parameters if name != "self"}
+        return {
+            name: getattr(self, name) for name in inspect.signature(type(self).__init__).parameters if name != "self"
+        }
 
     @property
     def name(self) -> str:
@@ -147,7 +154,9 @@ class Hasher(ABC):
 
     def _fitted(self) -> dict[str, View]:
         if not hasattr(self, "views_"):
-            raise NotFittedError(f"This {type(self).__name__} has learned nothing yet. Call fit(train), or dcmh.load(folder).")
+            raise NotFittedError(
+                f"This {type(self).__name__} has learned nothing yet. Call fit(train), or dcmh.load(folder)."
+            )
         return self.views_
 
     def _column(self, modality: str, values: Any) -> Column:
@@ -158,7 +167,9 @@ class Hasher(ABC):
 
     def _check(self, train: Dataset) -> Dataset:
         if len(train.modalities) < 2:
-            raise DataError(f"Learning needs two modalities or more, the data has only {train.modalities[0]!r}. Add the other one.")
+            raise DataError(
+                f"Learning needs two modalities or more, the data has only {train.modalities[0]!r}. Add the other one."
+            )
         if self.uses_labels:
             if train.labels is None:
                 raise DataError(
@@ -167,14 +178,18 @@ class Hasher(ABC):
                 )
             used = train.labels.any(axis=0).sum()
             if used < 2:
-                raise DataError(f"Only {used} label is in use among the training items, so all pairs are alike. Give at least two.")
+                raise DataError(
+                    f"Only {used} label is in use among the training items, so all pairs are alike. Give at least two."
+                )
         if self.needs_complete_items and not train.complete().all():
             train = train.take(train.complete())
         for name in train.modalities:
             if not train.observed(name).any():
                 raise DataError(f"No training item has the modality {name!r}. Leave it out, or give some.")
         if len(train) < 2:
-            raise DataError(f"{len(train)} training item with every modality is too few to learn from. Give at least two.")
+            raise DataError(
+                f"{len(train)} training item with every modality is too few to learn from. Give at least two."
+            )
         return train
 
 

@@ -1,6 +1,6 @@
 """DCMH: Deep Cross-Modal Hashing (Jiang & Li, 2016), and its stable form for any data.
 
-Notation (rows are points; the terms are in `dcmh.objective`):
+Notation (rows are points; the terms are in `dcmh.objective`, the two recipes in `dcmh.recipes`):
 
     theta_x, theta_y   parameters of the networks      `side.network`, one for each modality
     F, G               outputs of the networks         `side.outputs`, (n, bits): those of each point's last visit
@@ -8,11 +8,8 @@ Notation (rows are points; the terms are in `dcmh.objective`):
     S                  similarity                      made from labels for a batch x n at a time, never n x n
     gamma, eta         weights of quantisation and balance
 
-Two recipes minimise the same objective. `paper` is literal: plain SGD at the authors' rates, sums over all points, the
-balance term read from the buffers. `stable`, the default, takes each term as a mean, so that its weight depends neither on
-n nor on bits; reads the balance from the current batch, where it cannot overshoot; keeps Theta's range the same for any
-code length, and starts it at unit variance; and uses AdamW with a cosine rate. docs/recipe.md says what each bought.
-More than two modalities, and items that lack one, are treated alike: the likelihood runs over all pairs of modalities.
+More than two modalities, and points that lack one, are treated alike: the likelihood runs over all ordered pairs of
+different modalities, and a point counts in the terms of the modalities that it has.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -37,41 +33,12 @@ from dcmh.data.dataset import Dataset
 from dcmh.errors import ParameterError, TrainingStopped
 from dcmh.features import decoded_batches, to_batch
 from dcmh.methods.base import Arrays, Hasher, Progress
-from dcmh.networks.mlp import FoldedMLP, HashMLP, TextNetwork
-from dcmh.training import Checkpoint, Pixels, PixelNetwork
-from dcmh.views import FeatureView, PixelView, VectorView, View, WordView
+from dcmh.networks import hashing
+from dcmh.recipes import Paper, Recipe, Stable, Terms
+from dcmh.training import Checkpoint, Pixels, Run, Side
+from dcmh.views import FeatureView, PixelView, View, WordView
 
-# The stable recipe's weights of the mean terms at gamma = eta = 1, and the length at which its Theta is the paper's.
-# Chosen on validation items of coco12k (docs/recipe.md); no query was looked at.
-QUANTISATION = 0.3
-BALANCE = 0.05
-THETA_BITS = 64
-SMOOTHING = 0.02  # the likelihood takes S as 0.98 and 0.02: labels are not beyond doubt
-BACKBONE_SHARE = 0.005  # of the learning rate, for the layers that fine-tuning starts from
 CHECKPOINT_SECONDS = 15.0
-
-
-@dataclass
-class Side:
-    """One modality during training."""
-
-    name: str
-    network: nn.Module
-    optimiser: torch.optim.Optimizer
-    inputs: Tensor | Pixels  # (n, width)
-    rows: Tensor  # the training points that have this modality
-    outputs: Tensor  # F or G, (n, bits); zero where the modality is missing
-
-
-@dataclass
-class Run:
-    """The state of the alternating algorithm."""
-
-    sides: list[Side]
-    labels: Tensor  # (n, labels)
-    B: Tensor  # (n, bits)
-    held_out: NDArray[np.intp]
-    epoch: int = 0
 
 
 class DCMH(Hasher):
@@ -167,83 +134,77 @@ class DCMH(Hasher):
 
     # -- Algorithm 1 ----------------------------------------------------------------------------------------------
 
-    def _fit(self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]) -> None:
+    def _fit(
+        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
+    ) -> None:
         assert labels is not None
         target = devices.resolve(self.device)
+        recipe = self._recipe()
         with torch.random.fork_rng(devices=[target] if target.type == "cuda" else []):
-            run = self._start(inputs, labels, observed, target)
-            epochs = self._epochs(run)
+            run = self._start(recipe, inputs, labels, observed, target)
+            steps = min(len(side.rows) // min(self.batch_size, len(side.rows)) for side in run.sides)
+            epochs = self.epochs or recipe.epochs(steps)
             self._resume(run)
-            written = time.monotonic()
             while run.epoch < epochs:
                 began = time.monotonic()
-                losses = [self._update_network(run, i, epochs) for i in range(len(run.sides))]  # theta_x, then theta_y
+                losses = [self._update_network(recipe, run, side, epochs) for side in run.sides]  # theta_x, theta_y
                 self._update_codes(run)  # B
                 run.epoch += 1
                 self._record(run, losses, epochs, time.monotonic() - began)
-                stopped = self._stop is not None and self._stop()
-                if self._checkpoint and run.epoch < epochs and (stopped or time.monotonic() - written > CHECKPOINT_SECONDS):
-                    self._checkpoint.write(_tensors(run), {"epoch": run.epoch, "history": self.history_})
-                    written = time.monotonic()
-                if stopped and run.epoch < epochs:
-                    raise TrainingStopped(f"Stopped after iteration {run.epoch} of {epochs}. Go on with --resume.")
-        self.networks_ = {side.name: _at_rest(side.network) for side in run.sides}
+                if run.epoch < epochs:
+                    self._pause(run, epochs)
+        self.networks_ = {side.name: hashing.at_rest(side.network) for side in run.sides}
 
-    def _update_network(self, run: Run, which: int, epochs: int) -> Tensor:
+    def _update_network(self, recipe: Recipe, run: Run, side: Side, epochs: int) -> Tensor:
         """Learn one network by back-propagation; the outputs of the other modalities, and B, are fixed."""
-        side = run.sides[which]
-        training.seed_everything(self.seed, run.epoch, which)
+        training.seed_everything(self.seed, run.epoch, run.sides.index(side))
         side.network.train()
-        parts = training.batches(side.rows, self.batch_size)
+        batches = training.batches(side.rows, self.batch_size)
         losses = torch.zeros(3, device=run.B.device)
-        for step, batch in enumerate(parts):
-            training.set_rate(side.optimiser, self._rate(run.epoch * len(parts) + step, epochs * len(parts), len(parts)))
-            terms, loss = self._loss(run, side, batch)
+        for i, batch in enumerate(batches):
+            training.set_rate(side.optimiser, recipe.rate(run.epoch * len(batches) + i, len(batches), epochs))
+            terms, loss = self._loss(recipe, run, side, batch)
             side.optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             side.optimiser.step()
-            losses += terms
-        return losses / len(parts)
+            losses += torch.stack(terms).detach()
+        return losses / len(batches)
 
-    def _loss(self, run: Run, side: Side, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch's part of the objective; the terms' means, (3,), for show."""
+    def _loss(self, recipe: Recipe, run: Run, side: Side, batch: Tensor) -> tuple[Terms, Tensor]:
+        """The objective's terms for the batch, against all points that have another modality; and their weighted sum."""
         outputs = side.network(side.inputs[batch])  # (batch, bits)
         side.outputs[batch] = outputs.detach()
-        literal = self.recipe == "paper"
-        smoothing = 0.0 if literal else SMOOTHING
-        likelihood = torch.zeros((), device=outputs.device, dtype=outputs.dtype)
-        pairs = 0
-        for other in run.sides:
-            if other is side:
-                continue
-            everything = len(other.rows) == len(other.outputs)
-            G = other.outputs if everything else other.outputs[other.rows]
-            S = objective.similarity(run.labels[batch], run.labels if everything else run.labels[other.rows])
-            Theta = objective.theta(outputs, G) * self._reach  # (batch, n)
-            likelihood = likelihood + objective.likelihood(Theta, S * (1 - 2 * smoothing) + smoothing if smoothing else S)
-            pairs += len(batch) * len(G)
-        quantisation = objective.quantisation(run.B[batch], outputs)
-        if literal:
-            total = side.outputs.sum(0) - outputs.detach().sum(0) + outputs.sum(0)  # F 1, with this batch's own gradient
-            balance = objective.balance(total[None])
-            loss = (likelihood + self.gamma * quantisation + self.eta * balance) / pairs
-            mean_balance = balance / (outputs.shape[1] * len(side.rows) ** 2)
-        else:
-            mean_balance = objective.balance(outputs) / (outputs.shape[1] * len(batch) ** 2)
-            mean_likelihood = likelihood * (len(run.sides) - 1) / pairs
-            mean_quantisation = quantisation / outputs.numel()
-            loss = mean_likelihood + self.gamma * QUANTISATION * mean_quantisation + self.eta * BALANCE * mean_balance
-        terms = torch.stack([likelihood / pairs, quantisation / outputs.numel(), mean_balance])
-        return terms.detach(), loss
+        likelihood, pairs = outputs.new_zeros(()), 0
+        others = [other for other in run.sides if other is not side]
+        for other in others:
+            rows = slice(None) if len(other.rows) == len(other.outputs) else other.rows
+            S = objective.similarity(run.labels[batch], run.labels[rows])  # (batch, n)
+            Theta = recipe.theta(outputs, other.outputs[rows])
+            likelihood = likelihood + objective.likelihood(Theta, recipe.soften(S))
+            pairs += S.numel()
+        quantisation = objective.quantisation(run.B[batch], outputs) / outputs.numel()
+        terms = Terms(likelihood / pairs, quantisation, recipe.balance(side, outputs))
+        points = pairs // (len(batch) * len(others))
+        return terms, recipe.loss(terms, others=len(others), points=points, batch=len(batch))
 
     def _update_codes(self, run: Run) -> None:
-        """B = sign(F + G); a modality that an item lacks adds nothing."""
+        """B = sign(F + G); a modality that a point lacks adds nothing."""
         run.B = objective.codes([side.outputs for side in run.sides])
 
-    # -- before and after -----------------------------------------------------------------------------------------
+    # -- before, between and after --------------------------------------------------------------------------------
+
+    def _recipe(self) -> Recipe:
+        if self.recipe == "paper":
+            return Paper(self.bits, self.gamma, self.eta)
+        return Stable(self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout)
 
     def _start(
-        self, inputs: dict[str, Any], labels: NDArray[np.uint8], observed: dict[str, NDArray[np.bool_]], target: torch.device
+        self,
+        recipe: Recipe,
+        inputs: dict[str, Any],
+        labels: NDArray[np.uint8],
+        observed: dict[str, NDArray[np.bool_]],
+        target: torch.device,
     ) -> Run:
         training.seed_everything(self.seed)
         held_out = self._hold_out(observed)
@@ -253,82 +214,31 @@ class DCMH(Hasher):
         for name, values in inputs.items():
             data = Pixels(values, target) if isinstance(values, Images) else torch.from_numpy(values).to(target)
             rows = torch.from_numpy(np.flatnonzero(observed[name] & kept)).to(target)
-            network = self._network(self.views_[name]).to(target)
+            network = self._network(recipe, self.views_[name]).to(target)
             outputs = torch.zeros(len(labels), self.bits, device=target)
-            self._start_outputs(network, data, rows, outputs)
-            sides.append(Side(name, network, self._optimiser(network), data, rows, outputs))
+            outputs[rows] = recipe.first_outputs(network, data, rows)
+            sides.append(Side(name, network, recipe.optimiser(network), data, rows, outputs))
         run = Run(sides, torch.from_numpy(labels.astype(np.float32)).to(target), torch.empty(0), held_out)
         self._update_codes(run)
         return run
 
-    def _start_outputs(self, network: nn.Module, data: Tensor | Pixels, rows: Tensor, outputs: Tensor) -> None:
-        """First F or G. paper: N(0, 1). stable: the network's own, scaled so that Theta starts at unit variance."""
-        if self.recipe == "paper":
-            outputs[rows] = torch.randn(len(rows), outputs.shape[1]).to(outputs)
-            return
-        head = network.head if isinstance(network, PixelNetwork) else network
-        assert isinstance(head, HashMLP)
-        with torch.inference_mode():
-            network.eval()
-            parts = (data[part] for part in rows.split(256))
-            features = torch.cat([network.features(part) if isinstance(network, PixelNetwork) else part for part in parts])
-        features = features.clone()
-        if not head.words:
-            head.standardise(features)
-        head.start_at(features, (2 / (self._reach * self.bits**0.5)) ** 0.5)
-        with torch.no_grad():
-            outputs[rows] = head.train()(features)
-
-    def _network(self, view: View) -> nn.Module:
+    def _network(self, recipe: Recipe, view: View) -> nn.Module:
         if isinstance(view, PixelView):
-            backbone, width = networks.backbone(self.network, weights=None if self.weights is None else Path(self.weights))
-            network = PixelNetwork(backbone, self._head(width, "features"), fixed_statistics=self.recipe == "stable")
-            return network.to(memory_format=torch.channels_last)
-        kind = {WordView: "words", VectorView: "vectors", FeatureView: "features"}[type(view)]
-        return self._head(view.width, kind)
-
-    def _head(self, width: int, kind: str) -> nn.Module:
-        if self.recipe == "stable":
-            return HashMLP(width, self.bits, hidden=self.hidden, dropout=self.dropout, words=kind == "words")
-        if kind == "features":  # the eighth layer of the paper's image network
-            layer = HashMLP(width, self.bits, hidden=0, dropout=0.0)
-            nn.init.normal_(layer.last.weight, std=0.01)
-            nn.init.normal_(layer.last.bias, std=0.01)
-            return layer
-        return TextNetwork(width, self.bits)
-
-    def _optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
-        if self.recipe == "paper":
-            return torch.optim.SGD(network.parameters(), lr=0.1, weight_decay=5e-4)
-        if isinstance(network, PixelNetwork):
-            groups = [{"params": network.head.parameters()}, {"params": network.backbone.parameters(), "share": BACKBONE_SHARE}]
-            return torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=0.01, fused=True)
-        return torch.optim.AdamW(network.parameters(), lr=self.learning_rate, weight_decay=0.01, fused=True)
-
-    def _rate(self, step: int, steps: int, steps_an_epoch: int) -> float:
-        if self.recipe == "paper":
-            return training.log_spaced(step // steps_an_epoch, steps // steps_an_epoch)
-        return self.learning_rate * training.cosine(step, steps)
+            backbone, width = networks.backbone(self.network, weights=self._weights)
+            whole: nn.Module = recipe.network(width, "features", backbone).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            return whole
+        if isinstance(view, WordView):
+            return recipe.network(view.width, "words", None)
+        return recipe.network(view.width, "features" if isinstance(view, FeatureView) else "vectors", None)
 
     @property
-    def _reach(self) -> float:
-        """What Theta is multiplied by: the stable recipe gives it the range that it has at 64 bits."""
-        return 1.0 if self.recipe == "paper" else THETA_BITS / self.bits
-
-    def _epochs(self, run: Run) -> int:
-        if self.epochs is not None:
-            return self.epochs
-        if self.recipe == "paper":
-            return 500
-        steps = max(1, min(len(side.rows) // self.batch_size for side in run.sides))
-        return max(30, -(-900 // steps))
+    def _weights(self) -> Path | None:
+        return None if self.weights is None else Path(self.weights)
 
     def _view(self, kind: Kind) -> View:
         if kind != "image":
             return super()._view(kind)
-        if self.finetune:
-            return PixelView()
-        return FeatureView(self.network, weights=None if self.weights is None else Path(self.weights), device=self.device)
+        return PixelView() if self.finetune else FeatureView(self.network, weights=self._weights, device=self.device)
 
     def _hold_out(self, observed: dict[str, NDArray[np.bool_]]) -> NDArray[np.intp]:
         complete = np.flatnonzero(np.stack(list(observed.values())).all(axis=0))
@@ -336,15 +246,25 @@ class DCMH(Hasher):
         return np.sort(np.random.default_rng(self.seed).permutation(complete)[:count])
 
     def _resume(self, run: Run) -> None:
+        self._written = time.monotonic()
         found = self._checkpoint.read() if self._checkpoint else None
         if found:
             tensors, record = found
-            _restore_tensors(run, tensors)
+            run.restore(tensors)
             run.epoch, self.history_ = record["epoch"], record["history"]
 
+    def _pause(self, run: Run, epochs: int) -> None:
+        """Between two iterations: write a checkpoint when it is time, and stop when asked to."""
+        stopped = self._stop is not None and self._stop()
+        if self._checkpoint and (stopped or time.monotonic() - self._written > CHECKPOINT_SECONDS):
+            self._checkpoint.write(run.tensors(), {"epoch": run.epoch, "history": self.history_})
+            self._written = time.monotonic()
+        if stopped:
+            raise TrainingStopped(f"Stopped after iteration {run.epoch} of {epochs}. Go on with --resume.")
+
     def _record(self, run: Run, losses: list[Tensor], epochs: int, seconds: float) -> None:
-        likelihood, quantisation, balance = torch.stack(losses).mean(0).tolist()
-        row = {"epoch": run.epoch, "epochs": epochs, "likelihood": likelihood, "quantisation": quantisation, "balance": balance}
+        row: dict[str, Any] = {"epoch": run.epoch, "epochs": epochs}
+        row |= dict(zip(Terms._fields, torch.stack(losses).mean(0).tolist(), strict=True))
         row |= {"seconds": round(seconds, 3), "map": self._held_out_map(run)}
         self.history_.append(row)
         if self._progress:
@@ -356,11 +276,12 @@ class DCMH(Hasher):
             return {}
         rows = torch.from_numpy(run.held_out).to(run.B.device)
         labels = run.labels.cpu().numpy().astype(np.uint8)
-        query = {side.name: codes.pack(codes.sign(_apply(side, rows).cpu().numpy())) for side in run.sides}
+        query = {side.name: codes.pack(codes.sign(side.at_rest(rows).cpu().numpy())) for side in run.sides}
         found = {}
         for a, b in permutations(run.sides, 2):
+            there = b.rows.cpu().numpy()
             database = codes.pack(codes.sign(b.outputs[b.rows].cpu().numpy()))
-            counts = metrics.rank_counts(query[a.name], database, labels[run.held_out], labels[b.rows.cpu().numpy()], self.bits)
+            counts = metrics.rank_counts(query[a.name], database, labels[run.held_out], labels[there], self.bits)
             found[f"{a.name}_to_{b.name}"] = round(counts.mean_average_precision(ties="expected"), 4)
         return found
 
@@ -382,66 +303,15 @@ class DCMH(Hasher):
         return outputs
 
     def _state(self) -> Arrays:
-        state = {}
-        for name, network in self.networks_.items():
-            head = network.head if isinstance(network, PixelNetwork) else network
-            assert isinstance(head, FoldedMLP)
-            for i, (weight, bias) in enumerate(zip(head.weights, head.biases, strict=True)):
-                state[f"{name}.{i}.weight"] = weight.detach().cpu().numpy()
-                state[f"{name}.{i}.bias"] = bias.detach().cpu().numpy()
-            if isinstance(network, PixelNetwork):
-                for key, value in network.backbone.state_dict().items():
-                    state[f"{name}.backbone.{key}"] = value.detach().cpu().numpy()
-        return state
+        return {
+            f"{name}.{key}": array
+            for name, network in self.networks_.items()
+            for key, array in hashing.to_arrays(network).items()
+        }
 
     def _restore(self, state: Arrays) -> None:
         self.networks_ = {}
         for name, view in self.views_.items():
-            layers = []
-            while f"{name}.{len(layers)}.weight" in state:
-                key = f"{name}.{len(layers)}"
-                layers.append((torch.from_numpy(state[f"{key}.weight"].copy()), torch.from_numpy(state[f"{key}.bias"].copy())))
-            if not layers:
-                raise KeyError(f"{name}.0.weight")
-            network: nn.Module = FoldedMLP(layers)
-            if isinstance(view, PixelView):
-                backbone = networks.architecture(self.network)
-                prefix = f"{name}.backbone."
-                kept = {key.removeprefix(prefix): torch.from_numpy(value.copy()) for key, value in state.items() if key.startswith(prefix)}
-                backbone.load_state_dict(kept)
-                network = PixelNetwork(backbone, network)
-            self.networks_[name] = network.eval()
-
-
-@torch.inference_mode()
-def _apply(side: Side, rows: Tensor) -> Tensor:
-    side.network.eval()
-    return torch.cat([side.network(side.inputs[part]) for part in rows.split(256)])
-
-
-def _at_rest(network: nn.Module) -> nn.Module:
-    if isinstance(network, PixelNetwork):
-        assert isinstance(network.head, HashMLP)
-        return PixelNetwork(network.backbone, FoldedMLP(network.head.layers())).eval()
-    assert isinstance(network, HashMLP | TextNetwork)
-    return FoldedMLP(network.layers()).eval()
-
-
-def _tensors(run: Run) -> dict[str, Tensor]:
-    tensors = {"B": run.B}
-    for side in run.sides:
-        tensors[f"{side.name}/outputs"] = side.outputs
-        tensors |= {f"{side.name}/network/{key}": value for key, value in side.network.state_dict().items()}
-        tensors |= {f"{side.name}/optimiser/{key}": value for key, value in training.optimiser_tensors(side.optimiser).items()}
-    return tensors
-
-
-def _restore_tensors(run: Run, tensors: dict[str, Tensor]) -> None:
-    def of(prefix: str) -> dict[str, Tensor]:
-        return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-    run.B = tensors["B"].to(run.B.device)
-    for side in run.sides:
-        side.outputs.copy_(tensors[f"{side.name}/outputs"])
-        side.network.load_state_dict(of(f"{side.name}/network/"))
-        training.restore_optimiser(side.optimiser, of(f"{side.name}/optimiser/"))
+            mine = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+            backbone = networks.architecture(self.network) if isinstance(view, PixelView) else None
+            self.networks_[name] = hashing.from_arrays(mine, backbone)

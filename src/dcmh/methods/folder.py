@@ -1,10 +1,10 @@
 """The model folder: JSON, safetensors and text files, never pickle.
 
-    model.json              format, method, parameters, modalities and their views, versions, fingerprint
-    weights.safetensors     what was learned, as named arrays
-    NAME.vocabulary.txt     the words of a text modality, readable
-    history.jsonl           one line for each iteration of the training
-    split.json, report.json written by `dcmh train`: the held-out queries, and what was measured on them
+model.json              format, method, parameters, modalities and their views, versions, fingerprint
+weights.safetensors     what was learned, as named arrays
+NAME.vocabulary.txt     the words of a text modality, readable
+history.jsonl           one line for each iteration of the training
+split.json, report.json written by `dcmh train`: the held-out queries, and what was measured on them
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from dcmh.files import whole_folder
 from dcmh.views import View
 
 FORMAT = 1
-MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = "model.json", "weights.safetensors", "history.jsonl", "split.json", "report.json"
+MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = (
+    "model.json",
+    "weights.safetensors",
+    "history.jsonl",
+    "split.json",
+    "report.json",
+)
 
 
 def write(
@@ -71,7 +77,9 @@ def read_record(folder: Path) -> dict[str, Any]:
         version = record["format"]
         _ = record["method"], record["parameters"], record["modalities"], record["bits"], record["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{folder / MODEL} is damaged ({error}). Train the model again, or copy the folder again.") from error
+        raise ModelError(
+            f"{folder / MODEL} is damaged ({error}). Train the model again, or copy the folder again."
+        ) from error
     if not isinstance(version, int) or version > FORMAT:
         raise ModelError(
             f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. Upgrade: pip install -U dcmh"
@@ -88,9 +96,13 @@ def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"{folder / WEIGHTS} is missing or damaged ({error}). Train again, or copy the folder again.") from error
+        raise ModelError(
+            f"{folder / WEIGHTS} is missing or damaged ({error}). Train again, or copy the folder again."
+        ) from error
     if record["fingerprint"] != _fingerprint(folder, record["modalities"]):
-        raise ModelError(f"{folder} is damaged: {WEIGHTS} does not belong to {MODEL}. Train again, or copy the folder again.")
+        raise ModelError(
+            f"{folder} is damaged: {WEIGHTS} does not belong to {MODEL}. Train again, or copy the folder again."
+        )
     return dict(weights)
 
 
@@ -115,6 +127,8 @@ def _what_is_there(folder: Path) -> str:
     names = sorted(entry.name for entry in folder.iterdir())
     from dcmh.images import IMAGE_SUFFIXES
 
-    if any(name.lower().endswith(IMAGE_SUFFIXES) or name in ("pairs.jsonl", "pairs.csv", "pairs.tsv") for name in names):
+    if any(
+        name.lower().endswith(IMAGE_SUFFIXES) or name in ("pairs.jsonl", "pairs.csv", "pairs.tsv") for name in names
+    ):
         return f"It holds images or pairs: did you mean dcmh train {folder} ?"
     return f"It holds: {', '.join(names[:5]) or 'nothing'}{', …' if len(names) > 5 else ''}."

