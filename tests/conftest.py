@@ -1,6 +1,10 @@
-"""No test touches the user's cache folder."""
+"""No test touches the user's cache folder; torch takes one thread, as small networks want it."""
 
 from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 import pytest
 

@@ -25,8 +25,11 @@ LAYERS = [
     "training",
     "metrics",
     "methods",
+    "words",
     "evaluation",
     "index",
+    "catalogue",
+    "search",
     "cli",
     "__main__",
 ]

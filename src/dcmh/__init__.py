@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dcmh.index import HammingIndex
     from dcmh.methods import load
     from dcmh.methods.dcmh import DCMH
+    from dcmh.search import SearchIndex
 
 _HOME = {
     "Dataset": "dcmh.data",
@@ -30,6 +31,7 @@ _HOME = {
     "HammingIndex": "dcmh.index",
     "DCMH": "dcmh.methods.dcmh",
     "load": "dcmh.methods",
+    "SearchIndex": "dcmh.search",
 }
 _MODULES = ("codes", "data", "errors", "methods", "metrics")
 
@@ -39,6 +41,7 @@ __all__ = [
     "HammingIndex",
     "Images",
     "Report",
+    "SearchIndex",
     "Split",
     "Texts",
     "Vectors",

@@ -20,49 +20,55 @@ def value(X, Y, V, U1, U2, P1, P2):
     return fit + reach + GAMMA * sum(map(square, (U1, U2, P1, P2, V)))
 
 
+class Point:
+    """Some values of all variables."""
+
+    def __init__(self, X, Y):
+        rng = np.random.default_rng(0)
+        self.X, self.Y, self.V = X, Y, rng.normal(size=(len(X), 3))
+        self.sides = [
+            _Side(view.T @ view, weight, rng.normal(size=(view.shape[1], 3)), GAMMA / MU)
+            for view, weight in ((X, BALANCE), (Y, 1 - BALANCE))
+        ]
+        for side in self.sides:
+            side.U = rng.normal(size=side.U.shape)
+
+    def value(self):
+        first, second = self.sides
+        return value(self.X, self.Y, self.V, first.U, second.U, first.P, second.P)
+
+    def assert_stationary(self, array):
+        """Moving any entry of the array either way changes the objective by the square of the move only."""
+        rng, step = np.random.default_rng(1), 1e-3
+        for index in zip(*(rng.integers(size, size=20) for size in array.shape), strict=True):
+            kept, around = array[index], []
+            for move in (step, -step):
+                array[index] = kept + move
+                around.append(self.value())
+            array[index] = kept
+            assert abs(around[0] - around[1]) / (2 * step) < 1e-5
+            assert min(around) >= self.value()
+
+
 @pytest.fixture
 def point(centred):
-    X, Y, _ = (part[:40] for part in centred)
-    rng = np.random.default_rng(0)
-    V = rng.normal(size=(40, 3))
-    sides = [_Side(X, BALANCE, rng.normal(size=(24, 3)), GAMMA / MU)]
-    sides.append(_Side(Y, 1 - BALANCE, rng.normal(size=(20, 3)), GAMMA / MU))
-    for side in sides:
-        side.U, side.XV = rng.normal(size=side.U.shape), side.view.T @ V
-    return sides, V
-
-
-def at(sides, V):
-    return value(sides[0].view, sides[1].view, V, sides[0].U, sides[1].U, sides[0].P, sides[1].P)
-
-
-def assert_stationary(sides, V, array):
-    """Moving any entry of the array either way changes the objective by the square of the move only."""
-    rng, step = np.random.default_rng(1), 1e-3
-    for index in zip(*(rng.integers(size, size=20) for size in array.shape), strict=True):
-        kept, around = array[index], []
-        for move in (step, -step):
-            array[index] = kept + move
-            around.append(at(sides, V))
-        array[index] = kept
-        assert abs(around[0] - around[1]) / (2 * step) < 1e-5
-        assert min(around) >= at(sides, V)
+    return Point(*(view[:40] for view in centred[:2]))
 
 
 def test_updates_are_stationary_points(point):
-    sides, V = point
-    for side in sides:
-        side.update_basis(V, GAMMA)
-        assert_stationary(sides, V, side.U)
-        side.update_map()
-        assert_stationary(sides, V, side.P)
-    V = update_latent(sides, MU, GAMMA)
-    assert_stationary(sides, V, V)
+    for side, view in zip(point.sides, (point.X, point.Y), strict=True):
+        side.update_basis(view.T @ point.V, point.V.T @ point.V, GAMMA)
+        point.assert_stationary(side.U)
+        side.update_map(view.T @ point.V)
+        point.assert_stationary(side.P)
+    point.V = np.hstack([point.X, point.Y]) @ update_latent(point.sides, MU, GAMMA)
+    point.assert_stationary(point.V)
 
 
 def test_objective_is_the_definition(point):
-    sides, V = point
-    np.testing.assert_allclose(objective(sides, V, MU, GAMMA), at(sides, V), rtol=1e-12)
+    products = [view.T @ point.V for view in (point.X, point.Y)]
+    found = objective(point.sides, products, point.V.T @ point.V, MU, GAMMA)
+    np.testing.assert_allclose(found, point.value(), rtol=1e-12)
 
 
 def test_objective_never_rises(vectors):

@@ -107,7 +107,7 @@ def _with_text_files(folder: Path, keep_partial: bool) -> Dataset:
             skipped.append((beside.relative_to(folder).as_posix(), reason))
             texts.append(None)
     with_text = [row for row, text in enumerate(texts) if text is not None]
-    if not with_text:
+    if not with_text and not keep_partial:
         raise DataError(
             f"Found {len(images):,} images but no captions or tags. Put captions.csv (columns: file, text) in "
             f"{_spelt(folder)}, or use a published model: dcmh index {_spelt(folder)} --model hf:…"

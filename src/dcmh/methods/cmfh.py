@@ -16,7 +16,9 @@ Each step is the exact minimiser over its variable, so the objective never rises
          (lambda U1 U1' + (1 - lambda) U2 U2' + (2 mu + gamma) I)^-1
     P1 = (X'X + gamma/mu I)^-1 X'V              P2 = (Y'Y + gamma/mu I)^-1 Y'V
 
-Released versions differ: one has gamma in the place of gamma/lambda and gamma/mu, one divides P by mu once more.
+From its first update on, V = Z A for Z = [X Y] and some A (d1 + d2, c). So V is never formed: Z'V = Z'Z A and
+V'V = A'Z'Z A are all that the steps need, and their cost does not grow with n. Released versions differ: one has gamma in
+the place of gamma/lambda and gamma/mu, one divides P by mu once more.
 """
 
 from __future__ import annotations
@@ -77,22 +79,25 @@ class CMFH(LinearHasher):
         self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
     ) -> tuple[Matrix, Matrix]:
         generator = np.random.default_rng(self.seed)
+        Z = np.hstack([X, Y])
+        C = Z.T @ Z
+        split = X.shape[1]
         sides = [
-            _Side(view, weight, generator.random((view.shape[1], self.bits)), self.gamma / self.mu)
-            for view, weight in ((X, self.balance), (Y, 1 - self.balance))
+            _Side(C[:split, :split], self.balance, generator.random((split, self.bits)), self.gamma / self.mu),
+            _Side(C[split:, split:], 1 - self.balance, generator.random((Y.shape[1], self.bits)), self.gamma / self.mu),
         ]
-        V: Matrix = generator.random((len(X), self.bits))
-        for side in sides:
-            side.XV = side.view.T @ V
+        V = generator.random((len(X), self.bits))
+        ZV, VV = Z.T @ V, V.T @ V
         before = np.inf
         for iteration in range(1, self.iterations + 1):
-            for side in sides:
-                side.update_basis(V, self.gamma)
-            V = update_latent(sides, self.mu, self.gamma)
-            for side in sides:
-                side.XV = side.view.T @ V
-                side.update_map()
-            value = objective(sides, V, self.mu, self.gamma)
+            for side, XV in zip(sides, np.split(ZV, [split]), strict=True):
+                side.update_basis(XV, VV, self.gamma)
+            A = update_latent(sides, self.mu, self.gamma)
+            ZV = C @ A
+            VV = A.T @ ZV
+            for side, XV in zip(sides, np.split(ZV, [split]), strict=True):
+                side.update_map(XV)
+            value = objective(sides, np.split(ZV, [split]), VV, self.mu, self.gamma)
             self._record(iteration=iteration, objective=value)
             if before - value < self.tolerance * value:
                 break
@@ -102,41 +107,38 @@ class CMFH(LinearHasher):
 
 @dataclass
 class _Side:
-    """One modality: its view, its weight (lambda or 1 - lambda), its map P and basis U, and XV = view' V."""
+    """One modality: its scatter X'X, its weight (lambda or 1 - lambda), its map P and its basis U."""
 
-    view: Matrix
+    scatter: Matrix
     weight: float
     P: Matrix
     ridge: float  # gamma / mu
 
     def __post_init__(self) -> None:
-        self.scatter: Matrix = self.view.T @ self.view
         self.inverse = np.linalg.inv(self.scatter + self.ridge * np.eye(len(self.scatter)))
-        self.square = float(np.trace(self.scatter))
         self.U: Matrix = np.zeros(self.P.T.shape)
-        self.XV: Matrix = np.zeros(self.P.shape)
 
-    def update_basis(self, V: Matrix, gamma: float) -> None:
-        self.U = np.linalg.solve(V.T @ V + gamma / self.weight * np.eye(V.shape[1]), self.XV.T)
+    def update_basis(self, XV: Matrix, VV: Matrix, gamma: float) -> None:
+        self.U = np.linalg.solve(VV + gamma / self.weight * np.eye(len(VV)), XV.T)
 
-    def update_map(self) -> None:
-        self.P = self.inverse @ self.XV
+    def update_map(self, XV: Matrix) -> None:
+        self.P = self.inverse @ XV
 
 
 def update_latent(sides: list[_Side], mu: float, gamma: float) -> Matrix:
-    """The V that minimises the objective, all else fixed."""
-    right = sum(side.view @ (side.weight * side.U.T + mu * side.P) for side in sides)
-    left = sum(side.weight * side.U @ side.U.T for side in sides)
-    left = left + (len(sides) * mu + gamma) * np.eye(len(sides[0].U))
-    return np.asarray(np.linalg.solve(left, np.asarray(right).T).T)
-
-
-def objective(sides: list[_Side], V: Matrix, mu: float, gamma: float) -> float:
-    """The objective, from products of the thin factors: no (n, d) residual is formed."""
-    value = gamma * float((V * V).sum())
-    VV = V.T @ V
+    """The A whose V = Z A minimises the objective, all else fixed."""
+    right = np.vstack([side.weight * side.U.T + mu * side.P for side in sides])
+    left = (len(sides) * mu + gamma) * np.eye(right.shape[1])
     for side in sides:
-        fit = side.square - 2 * np.sum(side.XV * side.U.T) + np.sum((side.U @ side.U.T) * VV)
-        reach = np.trace(VV) - 2 * np.sum(side.XV * side.P) + np.sum((side.scatter @ side.P) * side.P)
+        left += side.weight * side.U @ side.U.T
+    return np.asarray(np.linalg.solve(left, right.T).T)
+
+
+def objective(sides: list[_Side], XVs: list[Matrix], VV: Matrix, mu: float, gamma: float) -> float:
+    """The objective, from the products X'V of each modality (d, c) and V'V."""
+    value = gamma * float(np.trace(VV))
+    for side, XV in zip(sides, XVs, strict=True):
+        fit = np.trace(side.scatter) - 2 * np.sum(XV * side.U.T) + np.sum((side.U @ side.U.T) * VV)
+        reach = np.trace(VV) - 2 * np.sum(XV * side.P) + np.sum((side.scatter @ side.P) * side.P)
         value += float(side.weight * fit + mu * reach + gamma * (np.sum(side.U**2) + np.sum(side.P**2)))
     return value

@@ -1,0 +1,199 @@
+"""From pictures, words and vectors to packed codes, for whoever indexes or asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh import codes
+from dcmh.data.columns import Column, Images
+from dcmh.errors import ImageError, ModelMismatch
+from dcmh.methods import folder as model_folder
+from dcmh.words import TextEncoder, open_words, text_modality
+
+if TYPE_CHECKING:
+    from dcmh.data.dataset import Dataset
+    from dcmh.methods.base import Hasher
+
+Packed = NDArray[np.uint8]
+
+
+class Encoders:
+    """A model folder's hash functions, each loaded when it is first needed. Words need no torch for a DCMH model."""
+
+    def __init__(self, folder: Path, model: Hasher | None = None) -> None:
+        self.folder = folder
+        self.record = model_folder.read_record(folder)
+        self.bits = int(self.record["bits"])
+        self.text = text_modality(self.record)
+        self._model = model
+        self._words: TextEncoder | None = None
+        self._pictures: dict[str, PictureEncoder] = {}
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self.record["modalities"])
+
+    def kind(self, modality: str) -> str:
+        return str(self.record["modalities"][modality]["kind"])
+
+    @property
+    def picture(self) -> str | None:
+        """The modality that is queried with a picture."""
+        found = [name for name in self.modalities if self.kind(name) == "image"]
+        return "image" if "image" in found else found[0] if found else None
+
+    @property
+    def model(self) -> Hasher:
+        """The whole model."""
+        if self._model is None:
+            from dcmh.methods import load
+
+            self._model = load(self.folder)
+        return self._model
+
+    def use_device(self, device: str) -> None:
+        """Where pictures are encoded."""
+        for thing in (self.model, *self.model.views_.values()):
+            if hasattr(thing, "device"):
+                thing.device = device
+
+    @property
+    def words(self) -> TextEncoder | None:
+        """The encoder of words; None where no modality of the model takes words."""
+        if self._words is None and self.text is not None:
+            self._words = open_words(self.folder, self.record, self.text)
+        return self._words
+
+    def pictures(self, modality: str) -> PictureEncoder:
+        if modality not in self._pictures:
+            self._pictures[modality] = PictureEncoder(self.model, modality)
+        return self._pictures[modality]
+
+    def vectors(self, modality: str, column: Column) -> Packed:
+        return codes.pack(self.model.encode(**{modality: column}))
+
+    def check(self, data: Dataset) -> list[str]:
+        """The modalities that data and model share; other kinds under the same name, or none shared, are an error."""
+        shared = [name for name in self.modalities if name in data.modalities]
+        if not shared:
+            raise ModelMismatch(
+                f"The data has {', '.join(data.modalities)}, the model knows {', '.join(self.modalities)}. "
+                "Give data of the kind the model learned from."
+            )
+        for name in shared:
+            if data[name].kind != self.kind(name):
+                raise ModelMismatch(
+                    f"The model's {name} holds {self.kind(name)}s, the data's {data[name].kind}s. "
+                    "Give data of the kind the model learned from."
+                )
+        return shared
+
+
+class Prepared:
+    """Pictures on their way to the network: features that are known already, and pixels still being decoded."""
+
+    def __init__(self, contents: Sequence[bytes]) -> None:
+        self.contents = contents
+        self.known: dict[bytes, NDArray[np.float32]] = {}
+        self.decoding: dict[int, Future[NDArray[np.uint8]]] = {}  # by place in contents
+
+    def cancel(self) -> None:
+        for future in self.decoding.values():
+            future.cancel()
+
+
+class PictureEncoder:
+    """Pictures to packed codes, in two steps, so that one batch is decoded while the one before is in the network.
+
+    Where the model takes features of a frozen network, they come from the feature cache and go into it.
+    """
+
+    def __init__(self, model: Hasher, modality: str) -> None:
+        from dcmh.features import FeatureStore
+        from dcmh.views import FeatureView
+
+        self.model = model
+        self.modality = modality
+        view = model.views_[modality]
+        self._view = view if isinstance(view, FeatureView) else None
+        self._store = FeatureStore(view.network, view.weights) if isinstance(view, FeatureView) else None
+        self._backbone: Any = None
+        self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-decode")
+
+    def prepare(self, sources: Sequence[Any], contents: Sequence[bytes]) -> Prepared:
+        """Look up what is known, and begin to decode the others."""
+        from dcmh import features, images
+
+        prepared = Prepared(contents)
+        if self._store is not None:
+            prepared.known = self._store.get(contents)
+        for place, (source, content) in enumerate(zip(sources, contents, strict=True)):
+            if content not in prepared.known:
+                prepared.decoding[place] = self._pool.submit(images.decode, source, features.SIZE)
+        return prepared
+
+    def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
+        """For each picture its packed code, or why it cannot be read."""
+        failed: dict[int, ImageError] = {}
+        pixels: dict[int, NDArray[np.uint8]] = {}
+        for place, future in prepared.decoding.items():
+            try:
+                pixels[place] = future.result()
+            except ImageError as error:
+                failed[place] = error
+        good = [place for place in range(len(prepared.contents)) if place not in failed]
+        outputs = self._outputs(prepared, pixels, good)
+        packed = dict(zip(good, codes.pack(codes.sign(outputs)), strict=True)) if good else {}
+        return [
+            failed[place] if place in failed else packed[place].tobytes() for place in range(len(prepared.contents))
+        ]
+
+    def one(self, source: Any) -> Packed:
+        """The packed code (1, bytes) of one picture, which leaves no trace in the cache."""
+        from dcmh import features, images
+
+        pixels = images.decode(source, features.SIZE)[None]
+        if self._view is None:
+            return codes.pack(self.model.encode(**{self.modality: Images(list(pixels))}))
+        return codes.pack(codes.sign(self.model._outputs(self.modality, self._run(pixels))))
+
+    def _outputs(self, prepared: Prepared, pixels: dict[int, NDArray[np.uint8]], good: list[int]) -> NDArray[Any]:
+        if not good:
+            return np.empty((0, self.model.bits))
+        if self._store is None:
+            return self.model.outputs(**{self.modality: Images([pixels[place] for place in good])})
+        features = dict(prepared.known)
+        if pixels:
+            fresh = list(zip(pixels, self._run(np.stack(list(pixels.values()))), strict=True))
+            entries = [(prepared.contents[place], value) for place, value in fresh]
+            self._store.put(entries)
+            features.update(entries)
+        values = np.stack([features[prepared.contents[place]] for place in good])
+        return self.model._outputs(self.modality, values)
+
+    def _run(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        import torch
+
+        from dcmh import device as devices
+        from dcmh import features, networks
+
+        assert self._view is not None
+        target = devices.resolve(self._view.device)
+        if self._backbone is None:
+            backbone, _ = networks.backbone(self._view.network, weights=self._view.weights)
+            self._backbone = backbone.eval().to(target, memory_format=torch.channels_last)
+        return features.run(self._backbone, pixels, target)
+
+
+def encode_texts(words: TextEncoder, texts: Iterable[str | None]) -> list[bytes | None]:
+    """The packed code of each text; None where there is no text, or none of its words is known."""
+    said = [text if text is not None and words.bag.used_and_ignored(text)[0] else None for text in texts]
+    packed = iter(words.encode([text for text in said if text is not None]))
+    return [None if text is None else next(packed).tobytes() for text in said]

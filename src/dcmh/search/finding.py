@@ -1,0 +1,101 @@
+"""From a code to items: which codes are searched, what is near, and how good a distance has been."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import ModelError, ParameterError
+from dcmh.index import HammingIndex
+from dcmh.methods import folder as model_folder
+
+Codes = Mapping[str, HammingIndex]
+Part = tuple[str, NDArray[np.int64] | None]  # a modality, and the ids that may be found in it (None: all)
+Found = dict[int, tuple[int, str]]  # id to distance and modality
+Measured = dict[tuple[str, str], dict[int, float]]  # (asked, found) to precision by distance
+
+DEFAULT_K = 10
+
+
+def limits(k: int | None, radius: int | None) -> tuple[int | None, int | None]:
+    """k and radius, checked: 10 hits where neither is given."""
+    if k is None and radius is None:
+        k = DEFAULT_K
+    return _whole("k", k, 1), _whole("radius", radius, 0)
+
+
+def parts(codes: Codes, asked: str, text: str | None, in_: str | None, items: int) -> list[Part]:
+    """Which codes are searched.
+
+    A choice wins. Otherwise words look at pictures, and at the words of items that have no picture; a picture looks at
+    pictures and words alike.
+    """
+    if in_ is not None:
+        if in_ not in codes:
+            raise ParameterError(f"The index has no {in_!r} codes. It has: {', '.join(codes) or 'nothing'}.")
+        return [(in_, None)]
+    if asked != text:
+        return [(name, None) for name in codes]
+    others = [name for name in codes if name != asked]
+    chosen: list[Part] = [(name, None) for name in others]
+    if not others:
+        return [(asked, None)] if asked in codes else []
+    if asked in codes and max(len(codes[name]) for name in others) < items:
+        seen = np.unique(np.concatenate([codes[name].ids for name in others]))
+        only = np.setdiff1d(codes[asked].ids, seen, assume_unique=True)
+        if len(only):
+            chosen.append((asked, only))
+    return chosen
+
+
+def find(codes: Codes, chosen: list[Part], code: bytes, asked: str, k: int | None, radius: int | None) -> Found:
+    """Items with their smaller distance. Where two are equal, the one across modalities: its precision is measured."""
+    found: Found = {}
+    packed = np.frombuffer(code, np.uint8)[None]
+    for name, allowed in sorted(chosen, key=lambda part: part[0] == asked):
+        if k is None:
+            results = codes[name].within(packed, radius or 0, allowed=allowed)
+        else:
+            results = codes[name].search(packed, k, allowed=allowed)
+        for item, distance in results[0]:
+            if (radius is None or distance <= radius) and (item not in found or distance < found[item][0]):
+                found[item] = (distance, name)
+    return found
+
+
+def nearest_first(found: Found, k: int | None) -> list[int]:
+    """Ids, nearest first; older items, which have smaller ids, first at equal distance."""
+    return sorted(found, key=lambda item: (found[item][0], item))[:k]
+
+
+def measured(model: Path) -> Measured:
+    """Precision by distance for each direction that the model's report has."""
+    path = model / model_folder.REPORT
+    if not path.is_file():
+        return {}
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        found = {}
+        for direction, record in report.items():
+            if "_to_" in direction:
+                asked, _, answered = direction.partition("_to_")
+                rows = record["by_distance"]
+                found[asked, answered] = {
+                    row["distance"]: row["relevant"] / row["points"] for row in rows if row["points"]
+                }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} is damaged ({error}). Copy the model again.") from error
+    return found
+
+
+def _whole(name: str, value: Any, least: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ParameterError(f"{name} must be a whole number of at least {least}, not {value!r}.")
+    return int(value)

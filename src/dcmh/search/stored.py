@@ -1,0 +1,108 @@
+"""The codes of an index in memory: mapped from the folder where they are current, made from the catalogue where not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dcmh import codes
+from dcmh.catalogue import Catalogue
+from dcmh.errors import BusyError, ModelError
+from dcmh.index import HammingIndex
+from dcmh.search import place
+
+
+class StoredCodes(Mapping[str, HammingIndex]):
+    """A Hamming index for each modality in which some item has a code; `items` counts items, `generation` is theirs."""
+
+    def __init__(self, folder: Path, catalogue: Catalogue, bits: int, modalities: tuple[str, ...]) -> None:
+        self.folder = folder
+        self.catalogue = catalogue
+        self.bits = bits
+        self.modalities = modalities
+        self.items = 0
+        self.generation = -1
+        self._indexes: dict[str, HammingIndex] = {}
+        self.read()
+
+    def __getitem__(self, modality: str) -> HammingIndex:
+        return self._indexes[modality]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._indexes)
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def read(self) -> None:
+        """Take the state of the folder."""
+        header = place.read_header(self.folder)
+        generation = self.catalogue.generation
+        if header["generation"] == generation:
+            with contextlib.suppress(ModelError):  # damaged: they can be made again
+                self._indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
+                self.items, self.generation = int(header["items"]), generation
+                return
+        found = {name: self._from_catalogue(name) for name in self.catalogue.modalities()}
+        self._indexes = {name: found[name] for name in self.modalities if name in found}
+        self.items, self.generation = len(self.catalogue), generation
+
+    def add(self, ids: list[int]) -> None:
+        """Bring some items up to date that the catalogue has now."""
+        indexes = dict(self._indexes)
+        fresh = sorted(ids)
+        for modality in self.modalities:
+            index = indexes.setdefault(modality, HammingIndex(self.bits))
+            if index.remove(fresh, missing_ok=True):  # a changed item keeps its place among its elders
+                indexes[modality] = self._from_catalogue(modality)
+                continue
+            rows = [(number, self.catalogue.codes_of(number, [modality]).get(modality)) for number in fresh]
+            there = [(number, np.frombuffer(code, np.uint8)) for number, code in rows if code is not None]
+            if there:
+                index.add([number for number, _ in there], np.stack([code for _, code in there]))
+        self._indexes = {name: index for name, index in indexes.items() if len(index)}
+        self.items, self.generation = len(self.catalogue), self.catalogue.generation
+
+    def remove(self, ids: list[int]) -> None:
+        """Forget items that the catalogue no longer has."""
+        for index in self._indexes.values():
+            index.remove(ids, missing_ok=True)
+        self._indexes = {name: index for name, index in self._indexes.items() if len(index)}
+        self.items, self.generation = len(self.catalogue), self.catalogue.generation
+
+    def save(self, **about: str | None) -> None:
+        """Write the codes and index.json, which is last, so that a reader finds current codes or knows they are not.
+
+        Needs `place.writer`.
+        """
+        if self.catalogue.generation != self.generation:
+            return  # another process has changed the index: what is in memory is out of date
+        counts = {name: len(index) for name, index in self._indexes.items()}
+        for name, index in self._indexes.items():
+            index.save(self.folder / place.CODES / name)
+        record = {"bits": self.bits, "generation": self.generation, "items": self.items, "codes": counts}
+        place.write_header(self.folder, **record, **about)
+
+    def is_saved(self) -> bool:
+        header = place.read_header(self.folder)
+        return bool(header["generation"] == self.generation)
+
+    def _mapped(self, modality: str, count: int) -> HammingIndex:
+        index = HammingIndex.load(self.folder / place.CODES / modality)
+        if len(index) != count or index.bits != self.bits:
+            raise ModelError(f"The codes of {self.folder} are out of date.")
+        return index
+
+    def _from_catalogue(self, modality: str) -> HammingIndex:
+        index = HammingIndex(self.bits)
+        index.add(*self.catalogue.codes(modality, codes.bytes_of(self.bits)))
+        return index
+
+
+def try_to_save(stored: StoredCodes, **about: str | None) -> None:
+    """Save unless somebody else writes the folder or it may not be written: then codes are made anew next time too."""
+    with contextlib.suppress(BusyError, ModelError, OSError), place.writer(stored.folder):
+        stored.save(**about)

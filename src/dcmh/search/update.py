@@ -1,0 +1,420 @@
+"""Bringing an index up to date with data: what is new, changed, moved, gone; only what is needed is encoded.
+
+Items are taken in the data's order and committed in whole groups, and a run that was killed begins where the last
+commit ended. So the groups, and with them every bit of every code, are those of a run that was not killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcmh.catalogue import Catalogue, Item, Skipped
+from dcmh.data.columns import Images, Texts, Vectors
+from dcmh.data.dataset import Dataset
+from dcmh.errors import DataError, ImageError
+from dcmh.images import content_hash
+from dcmh.search.encoders import Encoders, Prepared, encode_texts
+
+PICTURES = 32  # in a group: a batch of the network
+ENTRIES = 1024  # in a group at most, whatever they need
+HASHED_AHEAD = 256
+COMMIT_SECONDS = 1.0
+
+Progress = Callable[[int, int], None]  # items done, items to do
+
+
+@dataclass
+class Changes:
+    """What an update did. `skipped`: (name, reason)."""
+
+    new: int = 0
+    changed: int = 0
+    moved: int = 0
+    gone: int = 0
+    unchanged: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        moved = f"{self.moved:,} moved, " if self.moved else ""
+        return f"{self.new:,} new, {self.changed:,} changed, {moved}{self.gone:,} gone, {self.unchanged:,} unchanged."
+
+
+def data_root(data: Dataset) -> Path | None:
+    """The folder that the data's relative paths count from."""
+    roots = [column.root for column in data.columns.values() if isinstance(column, Images)]
+    return next((root for root in roots if root is not None), None)
+
+
+@dataclass
+class Content:
+    """The picture or vectors of an item, shared by items of the same content: its codes, or why there are none."""
+
+    codes: dict[str, bytes] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@dataclass
+class Entry:
+    """An item that needs work."""
+
+    row: int
+    item: Item  # with the id of the item it replaces, if any
+    before: Item | None
+    content: Content | None = None
+    encode: bool = False  # this entry is the one that encodes the content
+
+
+class Update:
+    """One run over some data.
+
+    Items that are not in the data are gone, and removed at the end, unless `keep`. With `partial` the data is only a part
+    of what is to be indexed: nothing is gone.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        encoders: Encoders,
+        data: Dataset,
+        *,
+        root: Path | None,
+        keep: bool = False,
+        partial: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.catalogue = catalogue
+        self.encoders = encoders
+        self.data = data
+        self.root = root
+        self.keep = keep
+        self.partial = partial
+        self.progress = progress
+        self.modalities = encoders.check(data)
+        self.sources = [name for name in self.modalities if not isinstance(data[name], Texts)]
+        self.text = encoders.text if encoders.text in data.modalities else None
+        self.changes = Changes(skipped=list(data.skipped))
+        self._gone: dict[bytes, list[Item]] = {}  # gone items by content: one of them may have moved
+        self._seen: dict[bytes, Content] = {}
+        self._failed = catalogue.skipped()
+        self._lapsed: set[str] = set()  # entries of the table `skipped` that no longer hold
+
+    def run(self) -> Changes:
+        entries = self._compare()
+        self._work(entries)
+        gone = [item.id for items in self._gone.values() for item in items]
+        self.changes.gone += len(gone)
+        names = set(self.data.ids)
+        lapsed = self._lapsed | {name for name in self._failed if name not in names and not self.partial}
+        if (gone and not self.keep) or lapsed:
+            with self.catalogue.writing():
+                self.catalogue.remove([] if self.keep else gone)
+                self.catalogue.unskip(lapsed)
+        self.changes.skipped.sort()
+        return self.changes
+
+    # -- what is there, and what was --------------------------------------------------------------------------------
+
+    def _compare(self) -> list[Entry]:
+        """Entries for all items that are not clearly unchanged, in the data's order."""
+        described = {name: self._describe(row) for row, name in enumerate(self.data.ids)}
+        entries: dict[int, Entry] = {}
+        row_of = {name: row for row, name in enumerate(self.data.ids)}
+        found = 0
+        for before in self._known():
+            item = described.get(before.name)
+            if item is None:
+                self._gone.setdefault(before.content or b"", []).append(before)
+                continue
+            found += 1
+            del described[before.name]
+            same_file = item.size is not None and (item.path, item.size, item.mtime_ns) == (
+                before.path,
+                before.size,
+                before.mtime_ns,
+            )
+            if same_file and (item.text, item.labels) == (before.text, before.labels):
+                self.changes.unchanged += 1
+            else:
+                content = before.content if same_file else None
+                entries[row_of[before.name]] = Entry(
+                    row_of[before.name], replace(item, id=before.id, content=content), before
+                )
+        for name, item in described.items():
+            failed = self._failed.get(name)
+            if failed and item.size is not None and (failed.size, failed.mtime_ns) == (item.size, item.mtime_ns):
+                self.changes.skipped.append((name, failed.reason))
+            else:
+                entries[row_of[name]] = Entry(row_of[name], item, None)
+        if not found and self._gone and not self.keep:
+            self._refuse_other_data()
+        return [entries[row] for row in sorted(entries)]
+
+    def _known(self) -> Iterator[Item]:
+        """The items to compare with: all, or those of the data's names."""
+        if not self.partial:
+            yield from self.catalogue.items()
+            return
+        for name in self.data.ids:
+            item = self.catalogue.find(name)
+            if item is not None:
+                yield item
+
+    def _describe(self, row: int) -> Item:
+        """What can be known of an item without reading its picture."""
+        path: Path | None = None
+        for name in self.sources:
+            column = self.data[name]
+            if path is None and isinstance(column, Images):
+                path = column.path(row)
+        size = mtime = None
+        if path is not None:
+            try:
+                status = os.stat(path)
+                size, mtime = status.st_size, status.st_mtime_ns
+            except OSError:
+                size = -1  # found out when it is read
+        texts = self.data[self.text].values if self.text is not None else None
+        return Item(
+            self.data.ids[row],
+            None if path is None else self._relative(path),
+            None if texts is None else texts[row],
+            self._labels(row),
+            None,
+            size,
+            mtime,
+        )
+
+    def _relative(self, path: Path) -> str:
+        if self.root is None:
+            return path.as_posix()
+        full = os.path.abspath(path)
+        base = os.path.abspath(self.root)
+        return os.path.relpath(full, base).replace(os.sep, "/") if full.startswith(base + os.sep) else full
+
+    def _labels(self, row: int) -> tuple[str, ...]:
+        if self.data.labels is None:
+            return ()
+        columns = np.flatnonzero(self.data.labels[row]).tolist()
+        names = self.data.label_names
+        return tuple(str(column) if names is None else names[column] for column in columns)
+
+    def _refuse_other_data(self) -> None:
+        was, folder = self.catalogue.about("root"), self.catalogue.path.parent
+        if was is None or self.root is None or was == os.path.abspath(self.root):
+            return
+        count = sum(len(items) for items in self._gone.values())
+        raise DataError(
+            f"None of the {count:,} items of {folder} (made from {was}) is in {self.root}. "
+            "Choose another --out, keep the older items with --keep-gone, or start anew with --rebuild."
+        )
+
+    # -- the work ---------------------------------------------------------------------------------------------------
+
+    def _work(self, entries: list[Entry]) -> None:
+        """Hash, decode, encode and commit, each step ahead of the next one."""
+        done, waiting = 0, 0
+        began = time.monotonic()
+        ready: list[list[Entry]] = []
+        for group in self._encoded(entries):
+            ready.append(group)
+            waiting += len(group)
+            if time.monotonic() - began >= COMMIT_SECONDS:
+                self._commit(ready)
+                done, waiting, ready = done + waiting, 0, []
+                began = time.monotonic()
+            if self.progress:
+                self.progress(done + waiting, len(entries))
+        self._commit(ready)
+
+    def _encoded(self, entries: list[Entry]) -> Iterator[list[Entry]]:
+        """Groups whose contents have their codes; two groups are being decoded while one is in the network."""
+        ahead: deque[tuple[list[Entry], dict[str, Prepared]]] = deque()
+        try:
+            for group in self._groups(entries):
+                ahead.append((group, self._prepare(group)))
+                if len(ahead) > 2:
+                    yield self._finish(*ahead.popleft())
+            while ahead:
+                yield self._finish(*ahead.popleft())
+        finally:
+            for _, prepared in ahead:
+                for one in prepared.values():
+                    one.cancel()
+
+    def _groups(self, entries: list[Entry]) -> Iterator[list[Entry]]:
+        group: list[Entry] = []
+        pictures = 0
+        for entry in self._looked_at(entries):
+            group.append(entry)
+            pictures += entry.encode
+            if len(group) == ENTRIES or pictures == PICTURES:
+                yield group
+                group, pictures = [], 0
+        if group:
+            yield group
+
+    def _looked_at(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Entries with the hash of their content, and their content, once for each hash."""
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-hash") as pool:
+            for start in range(0, len(entries), HASHED_AHEAD):
+                part = entries[start : start + HASHED_AHEAD]
+                for entry, content in zip(part, pool.map(self._hash, part), strict=True):
+                    self._settle(entry, content)
+                    yield entry
+
+    def _hash(self, entry: Entry) -> bytes | ImageError | None:
+        """16 bytes for what an item has besides words; None where it has nothing else."""
+        if entry.item.content is not None:
+            return entry.item.content
+        found: list[bytes] = []
+        for name in self.sources:
+            column = self.data[name]
+            if not column.observed[entry.row]:
+                continue
+            try:
+                if isinstance(column, Images):
+                    source = column.source(entry.row)
+                    found.append(content_hash(source) if source is not None else b"")
+                elif isinstance(column, Vectors):
+                    values = np.ascontiguousarray(column.values[entry.row])
+                    found.append(hashlib.blake2b(values.tobytes(), digest_size=16).digest())
+            except ImageError as error:
+                return error
+        if len(found) < 2:
+            return found[0] if found else None
+        return hashlib.blake2b(b"".join(found), digest_size=16).digest()
+
+    def _settle(self, entry: Entry, content: bytes | ImageError | None) -> None:
+        if isinstance(content, ImageError):
+            entry.content = Content(reason=str(content))
+            return
+        entry.item = replace(entry.item, content=content)
+        if content is None:
+            return
+        if entry.before is None:
+            self._recognise(entry, content)
+        known = self._seen.get(content)
+        if known is None:
+            twin = entry.before if entry.before and entry.before.content == content else None
+            twin = twin or self.catalogue.with_content(content)
+            known = Content(self.catalogue.codes_of(twin.id, self.sources) if twin else {})
+            entry.encode = not known.codes
+            self._seen[content] = known
+        entry.content = known
+
+    def _recognise(self, entry: Entry, content: bytes) -> None:
+        """A new item whose content is that of a gone one has only moved, and keeps its id."""
+        same = self._gone.get(content)
+        if same:
+            entry.before = same.pop(0)
+            entry.item = replace(entry.item, id=entry.before.id)
+
+    def _prepare(self, group: list[Entry]) -> dict[str, Prepared]:
+        prepared = {}
+        for name in self.sources:
+            column = self.data[name]
+            if isinstance(column, Images):
+                chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
+                contents = [self._picture_hash(column, entry) for entry in chosen]
+                sources = [column.source(entry.row) for entry in chosen]
+                prepared[name] = self.encoders.pictures(name).prepare(sources, contents) if chosen else Prepared([])
+        return prepared
+
+    def _picture_hash(self, column: Images, entry: Entry) -> bytes:
+        if len(self.sources) == 1 and entry.item.content is not None:
+            return entry.item.content
+        source = column.source(entry.row)
+        assert source is not None
+        return content_hash(source)
+
+    def _finish(self, group: list[Entry], prepared: dict[str, Prepared]) -> list[Entry]:
+        for name in self.sources:
+            column = self.data[name]
+            chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
+            if not chosen:
+                continue
+            found: list[Any]
+            if isinstance(column, Images):
+                found = list(self.encoders.pictures(name).finish(prepared[name]))
+            else:
+                rows = np.array([entry.row for entry in chosen])
+                found = [code.tobytes() for code in self.encoders.vectors(name, column.take(rows))]
+            for entry, code in zip(chosen, found, strict=True):
+                assert entry.content is not None
+                if isinstance(code, ImageError):
+                    entry.content.reason = str(code)
+                else:
+                    entry.content.codes[name] = code
+        return group
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def _commit(self, groups: list[list[Entry]]) -> None:
+        """Write whole groups; all of them, or none."""
+        entries = []
+        for entry in (entry for group in groups for entry in group):
+            if entry.item == entry.before:
+                self.changes.unchanged += 1
+            else:
+                entries.append(entry)
+        if not entries:
+            return
+        text_codes = self._text_codes(entries)
+        with self.catalogue.writing():
+            for entry, text_code in zip(entries, text_codes, strict=True):
+                self._write(entry, text_code)
+
+    def _text_codes(self, entries: list[Entry]) -> list[bytes | None]:
+        words = self.encoders.words if self.text is not None else None
+        if words is None:
+            return [None] * len(entries)
+        return encode_texts(words, [entry.item.text for entry in entries])
+
+    def _write(self, entry: Entry, text_code: bytes | None) -> None:
+        item, before, content = entry.item, entry.before, entry.content
+        reason = content.reason if content else None
+        if reason is None and text_code is None and not (content and content.codes):
+            reason = "no picture, and no word that the model knows"
+        if reason is not None:
+            self._skip(entry, reason)
+            return
+        if item.name in self._failed:
+            self._lapsed.add(item.name)
+        number = self.catalogue.put(item)
+        if content and (before is None or before.content != item.content):
+            for name in self.sources:
+                self.catalogue.set_code(number, name, content.codes.get(name))
+        if content is None and before is not None and before.content is not None:
+            for name in self.sources:
+                self.catalogue.set_code(number, name, None)
+        if self.text is not None and (before is None or before.text != item.text):
+            self.catalogue.set_code(number, self.text, text_code)
+        self._count(item, before)
+
+    def _skip(self, entry: Entry, reason: str) -> None:
+        self.catalogue.skip(entry.item.name, Skipped(reason, entry.item.size, entry.item.mtime_ns))
+        self._lapsed.discard(entry.item.name)
+        self.changes.skipped.append((entry.item.name, reason))
+        if entry.before is not None:  # what it was cannot be found any more
+            self.catalogue.remove([entry.before.id])
+            self.changes.gone += 1
+
+    def _count(self, item: Item, before: Item | None) -> None:
+        if before is None:
+            self.changes.new += 1
+        elif (item.content, item.text, item.labels) != (before.content, before.text, before.labels):
+            self.changes.changed += 1
+        elif item.name != before.name:
+            self.changes.moved += 1
+        else:
+            self.changes.unchanged += 1

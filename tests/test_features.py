@@ -1,0 +1,75 @@
+"""Frozen features: the network's own, computed once for a content, bad files told apart."""
+
+import numpy as np
+import pytest
+import torch
+
+from dcmh import features
+from dcmh.data import Images
+from dcmh.data.toy import toy
+from dcmh.errors import DataError
+from dcmh.networks import backbone
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return toy(n=8, size=40).take(range(6)).columns["image"]
+
+
+def test_features_are_the_networks(pictures):
+    found = features.extract(pictures)
+    network, width = backbone("efficientnet-lite0")
+    network.eval()
+    from dcmh.images import decode
+
+    pixels = np.stack([decode(pictures.source(row), 224) for row in range(6)])
+    with torch.inference_mode():
+        expected = network(torch.from_numpy(pixels).permute(0, 3, 1, 2).float()).numpy()
+    assert found.shape == (6, width)
+    assert np.allclose(found, expected, atol=1e-4)
+
+
+def test_a_content_is_computed_once(pictures, monkeypatch):
+    features.extract(pictures)
+    monkeypatch.setattr(features, "run", None)  # would fail if called
+    again = features.extract(Images([pictures.values[1], pictures.values[0], pictures.values[1]]))
+    assert np.array_equal(again[0], again[2])
+
+
+def test_a_missing_picture_has_zeros(pictures):
+    found = features.extract(Images([pictures.values[0], None]))
+    assert found[0].any()
+    assert not found[1].any()
+
+
+def test_a_bad_file_is_named_or_handed_over(tmp_path, pictures):
+    (tmp_path / "bad.jpg").write_text("no picture")
+    column = Images([pictures.values[0], tmp_path / "bad.jpg", tmp_path / "gone.jpg"])
+    with pytest.raises(DataError, match=r"(bad|gone)\.jpg"):
+        features.extract(column)
+    found = []
+    values = features.extract(column, on_error=lambda row, reason: found.append((row, reason)))
+    assert {row for row, _ in found} == {1, 2}
+    assert values[0].any()
+    assert not values[1:].any()
+
+
+def test_a_damaged_cache_says_to_delete_it(pictures, home):
+    store = features.FeatureStore("efficientnet-lite0")
+    kept = store.path.read_bytes()
+    store.path.write_bytes(b"this is no database, and it is long enough to be looked at" * 50)
+    try:
+        with pytest.raises(DataError, match="Delete the file"):
+            features.extract(pictures)
+    finally:
+        store.path.write_bytes(kept)
+
+
+def test_batches_are_in_order_and_bad_ones_left_out(tmp_path, pictures):
+    (tmp_path / "bad.jpg").write_text("no picture")
+    column = Images([*pictures.values, tmp_path / "bad.jpg"])
+    bad = []
+    parts = list(features.decoded_batches(column, range(7), batch=3, size=32, on_error=lambda row, _: bad.append(row)))
+    assert [row for rows, _ in parts for row in rows] == [0, 1, 2, 3, 4, 5]
+    assert [len(pixels) for _, pixels in parts] == [3, 3, 0]
+    assert bad == [6]
