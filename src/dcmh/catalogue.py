@@ -167,7 +167,7 @@ class Catalogue:
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
         """Some items, by id; those that are not there are left out."""
         wanted = list(ids)
-        found = {}
+        found: dict[int, Item] = {}
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
             rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE id IN ({','.join('?' * len(part))})", part)

@@ -80,8 +80,7 @@ def _compute(
     on_error: OnError | None,
 ) -> dict[bytes, NDArray[np.float32]]:
     target = devices.resolve(device)
-    backbone, _ = networks.backbone(network, weights=weights)
-    backbone = backbone.eval().to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    backbone = frozen(network, weights, target)
     computed: dict[bytes, NDArray[np.float32]] = {}
     key_of = {row: key for key, row in missing.items()}
     done = 0
@@ -95,6 +94,14 @@ def _compute(
         if progress:
             progress(done, len(missing))
     return computed
+
+
+def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Module:
+    """The image network as `run` takes it: pre-trained, at rest, on the device."""
+    backbone, _ = networks.backbone(network, weights=weights)
+    if isinstance(backbone, efficientnet.EfficientNetLite0):
+        backbone = efficientnet.fuse(backbone)
+    return backbone.eval().to(target, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 @torch.inference_mode()

@@ -51,3 +51,10 @@ def test_a_foreign_weights_file_is_refused(tmp_path):
     torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
     with pytest.raises(ModelError, match="does not hold EfficientNet-Lite0 weights"):
         efficientnet.load_imagenet(EfficientNetLite0(), tmp_path / "other.pth")
+
+
+def test_the_fused_network_gives_the_same_features(network):
+    pixels = torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0)) * 255
+    with torch.inference_mode():
+        assert torch.allclose(efficientnet.fuse(network)(pixels), network(pixels), atol=1e-4)
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules())  # the original is untouched

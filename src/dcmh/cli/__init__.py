@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import warnings
@@ -26,12 +27,24 @@ COMMANDS = {
         "Measure a model on its held-out queries: MAP, precision, hash lookup, beside chance.",
         "dcmh evaluate photos.model --json",
     ),
+    "index": (
+        "Make an index of pictures and words, or bring it up to date.",
+        "dcmh index photos/ --model photos.model",
+    ),
+    "search": ("Find by words or by a picture.", 'dcmh search photos.dcmh "dog beach"'),
+    "encode": (
+        "Write the codes of one modality for other programs.",
+        "dcmh encode photos/ --model photos.model --modality image",
+    ),
     "data": (
         "List the built-in data sets, or say what is in one, or in a folder or file.",
         "dcmh data photos/ --check",
     ),
     "methods": ("List the hashing methods, or describe one.", "dcmh methods dcmh"),
-    "info": ("Say what a model, a checkpoint or a data folder is, and how it was made.", "dcmh info photos.model"),
+    "info": (
+        "Say what a model, an index, codes, a checkpoint or a data folder is, and how it was made.",
+        "dcmh info photos.model",
+    ),
 }
 
 app = App(
@@ -56,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done; 1 could not do it, one line says why; 2 wrong usage; 3 inputs were skipped and --strict was given;
     130 interrupted.
     """
-    if arguments is None and not sys.warnoptions:
-        warnings.simplefilter("ignore")  # what libraries warn about is for developers
+    if arguments is None:
+        _settle_process()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     console.set_up(tokens)
     try:
@@ -67,6 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.forget_output()
         code = DONE
     return code
+
+
+def _settle_process() -> None:
+    """What only a process of our own may set."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # what libraries warn about is for developers
+    # Read when torch is loaded. Threads that spin while they wait make training several times slower where other
+    # programs want the same cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _run(tokens: list[str]) -> int:

@@ -13,7 +13,7 @@ from dcmh.errors import DataError
 
 
 def info(path: str, /, *, json: Switch = False) -> None:
-    """Say what a model, a checkpoint or a data folder is, and how it was made.
+    """Say what a model, an index, codes, a checkpoint or a data folder is, and how it was made.
 
     Parameters
     ----------
@@ -38,6 +38,10 @@ def _look(place: Path, named: str) -> tuple[str, dict[str, Any]]:
     state = place / STATE if place.is_dir() else place
     if state.name == STATE and state.is_file():
         return "unfinished training", _checkpoint(state)
+    if (place / "index.json").is_file():
+        return "search index", _search_index(place)
+    if (place / "codes.json").is_file():
+        return "codes", _codes(place)
     if (place / "hamming.json").is_file():
         return "Hamming index", _index(place / "hamming.json")
     from dcmh.cli.data import describe
@@ -96,6 +100,36 @@ def _checkpoint(state: Path) -> dict[str, Any]:
 def _index(header: Path) -> dict[str, Any]:
     record: dict[str, Any] = _read(header) or {}
     return {name: record.get(name) for name in ("format", "bits", "count")}
+
+
+def _search_index(place: Path) -> dict[str, Any]:
+    from dcmh.catalogue import Catalogue
+    from dcmh.search import place as layout
+
+    header = layout.read_header(place)
+    catalogue = Catalogue(place / layout.CATALOGUE)
+    listed = place / layout.SKIPPED
+    files = [file for file in place.rglob("*") if file.is_file()]
+    found = {
+        "items": len(catalogue),
+        "codes": header["codes"],
+        "bits": header["bits"],
+        "method": header.get("method"),
+        "model": header["fingerprint"],
+        "data": catalogue.about("root"),
+        "state": "ready" if header["generation"] == catalogue.generation else "unfinished: run dcmh index again",
+        "skipped": len(listed.read_text(encoding="utf-8").splitlines()) - 1 if listed.is_file() else 0,
+        "bytes": sum(file.stat().st_size for file in files),
+        "format": header["format"],
+        "versions": {"dcmh": header.get("version")},
+    }
+    catalogue.close()
+    return found
+
+
+def _codes(place: Path) -> dict[str, Any]:
+    record: dict[str, Any] = _read(place / "codes.json") or {}
+    return {name: value for name, value in record.items() if name != "kind"}
 
 
 def _read(path: Path) -> Any:

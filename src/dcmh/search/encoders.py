@@ -179,16 +179,13 @@ class PictureEncoder:
         return self.model._outputs(self.modality, values)
 
     def _run(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        import torch
-
         from dcmh import device as devices
-        from dcmh import features, networks
+        from dcmh import features
 
         assert self._view is not None
         target = devices.resolve(self._view.device)
         if self._backbone is None:
-            backbone, _ = networks.backbone(self._view.network, weights=self._view.weights)
-            self._backbone = backbone.eval().to(target, memory_format=torch.channels_last)
+            self._backbone = features.frozen(self._view.network, self._view.weights, target)
         return features.run(self._backbone, pixels, target)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
-    from dcmh.search.update import Changes
+    from dcmh.search.compare import Changes
 
 Progress = Callable[[int, int], None]
 
@@ -103,7 +103,7 @@ class SearchIndex:
             try_to_save(index._codes, **index._about())
         return index
 
-    load = open
+    load = open  # noqa: A003 - the method above
 
     def close(self) -> None:
         self.catalogue.close()
@@ -117,7 +117,7 @@ class SearchIndex:
         self.close()
 
     def __len__(self) -> int:
-        return self._codes.items
+        return self._codes.item_count
 
     def __repr__(self) -> str:
         return f"<SearchIndex {str(self.folder)!r}: {len(self):,} items, {self.bits} bits>"
@@ -326,7 +326,8 @@ def _update(
     keep_gone: bool,
     progress: Progress | None,
 ) -> Changes:
-    from dcmh.search.update import Update, data_root
+    from dcmh.search.compare import data_root
+    from dcmh.search.update import Update
 
     changes = Update(catalogue, encoders, data, root=data_root(data), keep=keep_gone, progress=progress).run()
     place.remember_root(folder, catalogue, data_root(data))

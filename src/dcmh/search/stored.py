@@ -16,14 +16,14 @@ from dcmh.search import place
 
 
 class StoredCodes(Mapping[str, HammingIndex]):
-    """A Hamming index for each modality in which some item has a code; `items` counts items, `generation` is theirs."""
+    """A Hamming index for each modality in which some item has a code; `item_count` counts items, `generation` is theirs."""
 
     def __init__(self, folder: Path, catalogue: Catalogue, bits: int, modalities: tuple[str, ...]) -> None:
         self.folder = folder
         self.catalogue = catalogue
         self.bits = bits
         self.modalities = modalities
-        self.items = 0
+        self.item_count = 0
         self.generation = -1
         self._indexes: dict[str, HammingIndex] = {}
         self.read()
@@ -44,11 +44,11 @@ class StoredCodes(Mapping[str, HammingIndex]):
         if header["generation"] == generation:
             with contextlib.suppress(ModelError):  # damaged: they can be made again
                 self._indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
-                self.items, self.generation = int(header["items"]), generation
+                self.item_count, self.generation = int(header["items"]), generation
                 return
         found = {name: self._from_catalogue(name) for name in self.catalogue.modalities()}
         self._indexes = {name: found[name] for name in self.modalities if name in found}
-        self.items, self.generation = len(self.catalogue), generation
+        self.item_count, self.generation = len(self.catalogue), generation
 
     def add(self, ids: list[int]) -> None:
         """Bring some items up to date that the catalogue has now."""
@@ -64,14 +64,14 @@ class StoredCodes(Mapping[str, HammingIndex]):
             if there:
                 index.add([number for number, _ in there], np.stack([code for _, code in there]))
         self._indexes = {name: index for name, index in indexes.items() if len(index)}
-        self.items, self.generation = len(self.catalogue), self.catalogue.generation
+        self.item_count, self.generation = len(self.catalogue), self.catalogue.generation
 
     def remove(self, ids: list[int]) -> None:
         """Forget items that the catalogue no longer has."""
         for index in self._indexes.values():
             index.remove(ids, missing_ok=True)
         self._indexes = {name: index for name, index in self._indexes.items() if len(index)}
-        self.items, self.generation = len(self.catalogue), self.catalogue.generation
+        self.item_count, self.generation = len(self.catalogue), self.catalogue.generation
 
     def save(self, **about: str | None) -> None:
         """Write the codes and index.json, which is last, so that a reader finds current codes or knows they are not.
@@ -83,7 +83,7 @@ class StoredCodes(Mapping[str, HammingIndex]):
         counts = {name: len(index) for name, index in self._indexes.items()}
         for name, index in self._indexes.items():
             index.save(self.folder / place.CODES / name)
-        record = {"bits": self.bits, "generation": self.generation, "items": self.items, "codes": counts}
+        record = {"bits": self.bits, "generation": self.generation, "items": self.item_count, "codes": counts}
         place.write_header(self.folder, **record, **about)
 
     def is_saved(self) -> bool:

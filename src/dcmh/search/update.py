@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ import numpy as np
 from dcmh.catalogue import Catalogue, Item, Skipped
 from dcmh.data.columns import Images, Texts, Vectors
 from dcmh.data.dataset import Dataset
-from dcmh.errors import DataError, ImageError
+from dcmh.errors import ImageError
 from dcmh.images import content_hash
+from dcmh.search.compare import Changes, Comparison, Content, Entry
 from dcmh.search.encoders import Encoders, Prepared, encode_texts
 
 PICTURES = 32  # in a group: a batch of the network
@@ -31,47 +32,6 @@ HASHED_AHEAD = 256
 COMMIT_SECONDS = 1.0
 
 Progress = Callable[[int, int], None]  # items done, items to do
-
-
-@dataclass
-class Changes:
-    """What an update did. `skipped`: (name, reason)."""
-
-    new: int = 0
-    changed: int = 0
-    moved: int = 0
-    gone: int = 0
-    unchanged: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        moved = f"{self.moved:,} moved, " if self.moved else ""
-        return f"{self.new:,} new, {self.changed:,} changed, {moved}{self.gone:,} gone, {self.unchanged:,} unchanged."
-
-
-def data_root(data: Dataset) -> Path | None:
-    """The folder that the data's relative paths count from."""
-    roots = [column.root for column in data.columns.values() if isinstance(column, Images)]
-    return next((root for root in roots if root is not None), None)
-
-
-@dataclass
-class Content:
-    """The picture or vectors of an item, shared by items of the same content: its codes, or why there are none."""
-
-    codes: dict[str, bytes] = field(default_factory=dict)
-    reason: str | None = None
-
-
-@dataclass
-class Entry:
-    """An item that needs work."""
-
-    row: int
-    item: Item  # with the id of the item it replaces, if any
-    before: Item | None
-    content: Content | None = None
-    encode: bool = False  # this entry is the one that encodes the content
 
 
 class Update:
@@ -95,128 +55,31 @@ class Update:
         self.catalogue = catalogue
         self.encoders = encoders
         self.data = data
-        self.root = root
         self.keep = keep
         self.partial = partial
         self.progress = progress
         self.modalities = encoders.check(data)
         self.sources = [name for name in self.modalities if not isinstance(data[name], Texts)]
         self.text = encoders.text if encoders.text in data.modalities else None
-        self.changes = Changes(skipped=list(data.skipped))
-        self._gone: dict[bytes, list[Item]] = {}  # gone items by content: one of them may have moved
+        self.compared = Comparison(catalogue, data, self.sources, self.text, root, partial=partial)
+        self.changes = self.compared.changes
         self._seen: dict[bytes, Content] = {}
-        self._failed = catalogue.skipped()
         self._lapsed: set[str] = set()  # entries of the table `skipped` that no longer hold
 
     def run(self) -> Changes:
-        entries = self._compare()
-        self._work(entries)
-        gone = [item.id for items in self._gone.values() for item in items]
+        if not self.keep:
+            self.compared.refuse_other_data()
+        self._work(self.compared.entries)
+        gone = [item.id for items in self.compared.gone.values() for item in items]
         self.changes.gone += len(gone)
         names = set(self.data.ids)
-        lapsed = self._lapsed | {name for name in self._failed if name not in names and not self.partial}
+        lapsed = self._lapsed | {name for name in self.compared.failed if name not in names and not self.partial}
         if (gone and not self.keep) or lapsed:
             with self.catalogue.writing():
                 self.catalogue.remove([] if self.keep else gone)
                 self.catalogue.unskip(lapsed)
         self.changes.skipped.sort()
         return self.changes
-
-    # -- what is there, and what was --------------------------------------------------------------------------------
-
-    def _compare(self) -> list[Entry]:
-        """Entries for all items that are not clearly unchanged, in the data's order."""
-        described = {name: self._describe(row) for row, name in enumerate(self.data.ids)}
-        entries: dict[int, Entry] = {}
-        row_of = {name: row for row, name in enumerate(self.data.ids)}
-        found = 0
-        for before in self._known():
-            item = described.get(before.name)
-            if item is None:
-                self._gone.setdefault(before.content or b"", []).append(before)
-                continue
-            found += 1
-            del described[before.name]
-            same_file = item.size is not None and (item.path, item.size, item.mtime_ns) == (
-                before.path,
-                before.size,
-                before.mtime_ns,
-            )
-            if same_file and (item.text, item.labels) == (before.text, before.labels):
-                self.changes.unchanged += 1
-            else:
-                content = before.content if same_file else None
-                entries[row_of[before.name]] = Entry(
-                    row_of[before.name], replace(item, id=before.id, content=content), before
-                )
-        for name, item in described.items():
-            failed = self._failed.get(name)
-            if failed and item.size is not None and (failed.size, failed.mtime_ns) == (item.size, item.mtime_ns):
-                self.changes.skipped.append((name, failed.reason))
-            else:
-                entries[row_of[name]] = Entry(row_of[name], item, None)
-        if not found and self._gone and not self.keep:
-            self._refuse_other_data()
-        return [entries[row] for row in sorted(entries)]
-
-    def _known(self) -> Iterator[Item]:
-        """The items to compare with: all, or those of the data's names."""
-        if not self.partial:
-            yield from self.catalogue.items()
-            return
-        for name in self.data.ids:
-            item = self.catalogue.find(name)
-            if item is not None:
-                yield item
-
-    def _describe(self, row: int) -> Item:
-        """What can be known of an item without reading its picture."""
-        path: Path | None = None
-        for name in self.sources:
-            column = self.data[name]
-            if path is None and isinstance(column, Images):
-                path = column.path(row)
-        size = mtime = None
-        if path is not None:
-            try:
-                status = os.stat(path)
-                size, mtime = status.st_size, status.st_mtime_ns
-            except OSError:
-                size = -1  # found out when it is read
-        texts = self.data[self.text].values if self.text is not None else None
-        return Item(
-            self.data.ids[row],
-            None if path is None else self._relative(path),
-            None if texts is None else texts[row],
-            self._labels(row),
-            None,
-            size,
-            mtime,
-        )
-
-    def _relative(self, path: Path) -> str:
-        if self.root is None:
-            return path.as_posix()
-        full = os.path.abspath(path)
-        base = os.path.abspath(self.root)
-        return os.path.relpath(full, base).replace(os.sep, "/") if full.startswith(base + os.sep) else full
-
-    def _labels(self, row: int) -> tuple[str, ...]:
-        if self.data.labels is None:
-            return ()
-        columns = np.flatnonzero(self.data.labels[row]).tolist()
-        names = self.data.label_names
-        return tuple(str(column) if names is None else names[column] for column in columns)
-
-    def _refuse_other_data(self) -> None:
-        was, folder = self.catalogue.about("root"), self.catalogue.path.parent
-        if was is None or self.root is None or was == os.path.abspath(self.root):
-            return
-        count = sum(len(items) for items in self._gone.values())
-        raise DataError(
-            f"None of the {count:,} items of {folder} (made from {was}) is in {self.root}. "
-            "Choose another --out, keep the older items with --keep-gone, or start anew with --rebuild."
-        )
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
@@ -314,7 +177,7 @@ class Update:
 
     def _recognise(self, entry: Entry, content: bytes) -> None:
         """A new item whose content is that of a gone one has only moved, and keeps its id."""
-        same = self._gone.get(content)
+        same = self.compared.gone.get(content)
         if same:
             entry.before = same.pop(0)
             entry.item = replace(entry.item, id=entry.before.id)
@@ -388,7 +251,7 @@ class Update:
         if reason is not None:
             self._skip(entry, reason)
             return
-        if item.name in self._failed:
+        if item.name in self.compared.failed:
             self._lapsed.add(item.name)
         number = self.catalogue.put(item)
         if content and (before is None or before.content != item.content):

@@ -1,0 +1,176 @@
+"""dcmh encode: the codes of one modality as plain files, for other programs."""
+
+from __future__ import annotations
+
+import json as json_lines
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcmh import __version__
+from dcmh.cli import console
+from dcmh.cli.index import load
+from dcmh.cli.options import Switch
+from dcmh.cli.source import as_table, say_skipped
+from dcmh.errors import DataError, ModelError, ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.data import Dataset
+    from dcmh.search.encoders import Encoders
+
+FORMAT = 1
+KIND = "dcmh codes"
+HEADER = "codes.json"
+
+
+def encode(
+    data: str,
+    /,
+    *,
+    model: Path,
+    modality: str,
+    out: Path | None = None,
+    text: str | None = None,
+    strict: Switch = False,
+    device: str = "auto",
+    json: Switch = False,
+) -> int:
+    """Write the codes of one modality: codes.npy, ids.txt, codes.json.
+
+    codes.npy holds packed codes, uint8 (items, bytes): bit 0 of a code is the lowest bit of byte 0. Line i of ids.txt
+    names row i.
+
+    Parameters
+    ----------
+    data
+        As for dcmh index.
+    model
+        The folder that dcmh train wrote.
+    modality
+        image or text, or whatever the model calls it.
+    out
+        The folder for the codes. Default: NAME.MODALITY.codes here.
+    text
+        Table with the words, as for dcmh train.
+    strict
+        Exit code 3 if anything was skipped.
+    device
+        auto, cpu, cuda, cuda:1 or mps.
+    json
+        Print the result as JSON.
+    """
+    from dcmh import device as devices
+    from dcmh.search.encoders import Encoders
+
+    encoders = Encoders(model)
+    if modality not in encoders.modalities:
+        raise ParameterError(f"{model} knows no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
+    items = load(data, text)
+    encoders.check(items)
+    if modality not in items.modalities or not items.observed(modality).any():
+        raise DataError(f"No item of {data} has the modality {modality!r}. It has: {', '.join(items.modalities)}.")
+    out = out or Path(f"{items.name or 'data'}.{modality}.codes")
+    if out.exists() and not (out / HEADER).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise ModelError(f"{out} exists and holds no dcmh codes, so it is not overwritten. Choose another --out.")
+    if encoders.kind(modality) == "image":
+        encoders.use_device(str(devices.resolve(device)))
+    rows, packed, failed = _encoded(encoders, items, modality)
+    skipped = [*items.skipped, *failed]
+    record = _write(out, items, rows, packed, encoders, modality, skipped)
+    say_skipped(skipped, f", listed in {out / 'skipped.tsv'}")
+    if json:
+        console.result_json({"codes": str(out), **record, "skipped": len(skipped)})
+    else:
+        console.result(f"{len(rows):,} codes of {encoders.bits} bits in {out}")
+    console.say(f"Next: dcmh info {shlex.quote(str(out))}")
+    return 3 if strict and skipped else 0
+
+
+def _encoded(encoders: Encoders, items: Dataset, modality: str) -> tuple[list[int], Any, list[tuple[str, str]]]:
+    """Rows, their packed codes, and what failed."""
+    import numpy as np
+
+    from dcmh import codes
+    from dcmh.data import Images, Texts
+    from dcmh.errors import ImageError
+    from dcmh.images import content_hash
+    from dcmh.search.encoders import encode_texts
+
+    column = items[modality]
+    observed = np.flatnonzero(column.observed).tolist()
+    found: dict[int, bytes | None] = {}
+    failed: dict[int, str] = {}
+    words = encoders.words
+    if isinstance(column, Texts) and words is not None:
+        found = dict(zip(observed, encode_texts(words, [column.values[row] for row in observed]), strict=True))
+        failed = {row: "no word that the model knows" for row, code in found.items() if code is None}
+    elif isinstance(column, Images):
+        encoder = encoders.pictures(modality)
+        batches: list[Any] = []
+        with console.progress("encoding", "pictures") as bar:
+            for start in range(0, len(observed) + 64, 32):  # two batches are decoded while one is in the network
+                good, sources, contents = [], [], []
+                for row in observed[start : start + 32]:
+                    try:
+                        source = column.source(row)
+                        assert source is not None
+                        contents.append(content_hash(source))
+                    except ImageError as error:
+                        failed[row] = str(error)
+                    else:
+                        good.append(row)
+                        sources.append(source)
+                batches.append((good, encoder.prepare(sources, contents)))
+                if len(batches) > 2:
+                    done, prepared = batches.pop(0)
+                    for row, code in zip(done, encoder.finish(prepared), strict=True):
+                        if isinstance(code, ImageError):
+                            failed[row] = str(code)
+                        else:
+                            found[row] = code
+                    bar.update(len(found) + len(failed), len(observed))
+    else:
+        packed = encoders.vectors(modality, column.take(np.array(observed)))
+        found = {row: code.tobytes() for row, code in zip(observed, packed, strict=True)}
+    rows = sorted(row for row, code in found.items() if code is not None)
+    joined = b"".join(found[row] or b"" for row in rows)
+    array = np.frombuffer(joined, np.uint8).reshape(len(rows), codes.bytes_of(encoders.bits))
+    return rows, array, [(items.ids[row], failed[row]) for row in sorted(failed)]
+
+
+def _write(
+    out: Path,
+    items: Dataset,
+    rows: list[int],
+    packed: Any,
+    encoders: Encoders,
+    modality: str,
+    skipped: list[tuple[str, str]],
+) -> dict[str, Any]:
+    """The folder, whole or not at all."""
+    import numpy as np
+
+    from dcmh.files import whole_folder
+
+    names = [items.ids[row] for row in rows]
+    broken = next((name for name in names if len(name.splitlines()) != 1), None)
+    if broken is not None:
+        raise DataError(f"The id {broken!r} does not fit on one line of ids.txt. Rename the item.")
+    record = {
+        "kind": KIND,
+        "format": FORMAT,
+        "version": __version__,
+        "bits": encoders.bits,
+        "count": len(rows),
+        "modality": modality,
+        "data": items.name,
+        "model": encoders.record["fingerprint"],
+        "method": encoders.record["method"],
+    }
+    with whole_folder(out) as draft:
+        np.save(draft / "codes.npy", packed, allow_pickle=False)
+        (draft / "ids.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8", newline="\n")
+        (draft / HEADER).write_text(json_lines.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if skipped:
+            (draft / "skipped.tsv").write_text(as_table(skipped), encoding="utf-8")
+    return record

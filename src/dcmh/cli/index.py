@@ -1,0 +1,175 @@
+"""dcmh index: a folder of photos becomes something to search, and is kept up to date."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+from dcmh.cli.source import Source, say_skipped
+from dcmh.errors import ModelError, ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.data import Dataset
+    from dcmh.search import SearchIndex
+
+
+def index(
+    data: str,
+    /,
+    *,
+    model: Path | None = None,
+    out: Path | None = None,
+    text: str | None = None,
+    prune: Annotated[bool, Parameter(negative="--keep-gone")] = True,
+    rebuild: Switch = False,
+    strict: Switch = False,
+    device: str = "auto",
+    json: Switch = False,
+) -> int:
+    """Make an index of pictures and words, or bring it up to date: only what is new or changed is encoded.
+
+    May be stopped or killed at any time: run the same command again, and it goes on.
+
+    Parameters
+    ----------
+    data
+        A folder of photos, with or without text, or anything else that dcmh train takes.
+    model
+        The folder that dcmh train wrote; the index keeps a copy. Default: the one that the index has.
+    out
+        The index folder. Default: NAME.dcmh here, after the data's name.
+    text
+        Table with the words, as for dcmh train.
+    prune
+        Remove items that are no longer in the data, or keep them.
+    rebuild
+        Start anew, for example with another model.
+    strict
+        Exit code 3 if anything was skipped.
+    device
+        auto, cpu, cuda, cuda:1 or mps.
+    json
+        Print the result as JSON.
+    """
+    from dcmh import device as devices
+
+    where = _target(data, out)
+    model = _model(where, model, rebuild=rebuild)
+    items = load(data, text)
+    out = where or Path(f"{items.name or 'data'}.dcmh")
+    model = model or _model(out, None, rebuild=rebuild) or _needed(out)
+    target = str(devices.resolve(device))
+    for note in items.notes:
+        console.say(f"{items.name}: {note}")
+    began = time.monotonic()
+    found = _build(items, model, out, target, rebuild=rebuild, keep=not prune)
+    changes = found.changes
+    assert changes is not None
+    say_skipped(changes.skipped, f", listed in {out / 'skipped.tsv'}")
+    if json:
+        console.result_json(_record(found, out, time.monotonic() - began))
+    else:
+        kept = " The gone items are kept." if changes.gone and not prune else ""
+        console.result(f"{changes}{kept}")
+    console.say(_summary(found, out))
+    found.close()
+    return 3 if strict and changes.skipped else 0
+
+
+def load(data: str, text: str | None) -> Dataset:
+    """All items, also those without text; sources that know no partial items give what they have."""
+    try:
+        return Source(data, text, keep_partial=True).load()
+    except ParameterError as error:
+        if "keep_partial" not in str(error):
+            raise
+        return Source(data, text).load()
+
+
+def _target(data: str, out: Path | None) -> Path | None:
+    """The index folder, as far as it is known before the data is loaded."""
+    if out is not None:
+        return out
+    from dcmh.data import available
+
+    name = data if data in available() else Path(data).expanduser().resolve().name
+    return Path(f"{name}.dcmh") if Path(f"{name}.dcmh").exists() else None
+
+
+def _model(out: Path | None, model: Path | None, *, rebuild: bool) -> Path | None:
+    """The model's folder, checked against the index before anything is loaded."""
+    from dcmh.methods import folder
+    from dcmh.search import place
+
+    if out is not None:
+        place.check_target(out)
+    there = out is not None and place.is_index(out)
+    if model is None:
+        return out / place.MODEL if out is not None and there else None
+    given = folder.read_record(model)["fingerprint"]
+    if out is not None and there and not rebuild:
+        place.check_model(out, place.read_header(out)["fingerprint"], given, console.command("--rebuild"))
+    return model
+
+
+def _needed(out: Path) -> Path:
+    raise ModelError(
+        f"There is no index {out} yet, so a model is needed: --model MODEL, a folder that dcmh train wrote."
+    )
+
+
+def _build(items: Dataset, model: Path, out: Path, device: str, *, rebuild: bool, keep: bool) -> SearchIndex:
+    from dcmh.methods import folder
+    from dcmh.search import SearchIndex
+
+    record = folder.read_record(model)
+    console.say(
+        f"Indexing {len(items):,} items of {items.name or 'the data'} in {out} "
+        f"with {model} ({record['method']}, {record['bits']} bits) on {device}."
+    )
+    try:
+        pictures = any(column.kind == "image" for column in items.columns.values())
+        with console.progress("encoding", "images" if pictures else "items") as bar:
+            return SearchIndex.build(
+                model, items, out, rebuild=rebuild, keep_gone=keep, device=device, progress=bar.update
+            )
+    except KeyboardInterrupt:
+        again = shlex.join(word for word in shlex.split(console.command()) if word != "--rebuild")
+        raise KeyboardInterrupt(f"Stopped. What was encoded is kept in {out}. Go on: {again}") from None
+
+
+def _record(found: SearchIndex, out: Path, seconds: float) -> dict[str, Any]:
+    changes = found.changes
+    assert changes is not None
+    counts = {name: getattr(changes, name) for name in ("new", "changed", "moved", "gone", "unchanged")}
+    return {
+        "index": str(out),
+        **counts,
+        "skipped": [{"file": file, "reason": reason} for file, reason in changes.skipped],
+        "items": len(found),
+        "codes": found.modalities,
+        "bits": found.bits,
+        "model": found.fingerprint,
+        "seconds": round(seconds, 2),
+    }
+
+
+def _summary(found: SearchIndex, out: Path) -> str:
+    size = sum(found.modalities.values()) * -(-found.bits // 8)
+    codes = ", ".join(f"{count:,} by {name}" for name, count in found.modalities.items())
+    words = found.encoders.words
+    asked, known = "photo.jpg", ""
+    if words is not None:
+        asked = " ".join(words.bag.words_[:2])
+        known = f" It knows {len(words.bag):,} words; others in a query are ignored."
+    told = f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
+    return (
+        f"Wrote {out}: {len(found):,} items ({codes or 'no codes'}), {told} of codes.{known} "
+        f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(asked)}"
+    )

@@ -1,0 +1,150 @@
+"""dcmh search: find by words or by a picture."""
+
+from __future__ import annotations
+
+import json as json_lines
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+from dcmh.errors import DCMHError, ParameterError, QueryError
+
+if TYPE_CHECKING:
+    from dcmh.search import Hits, SearchIndex
+
+WIDTH = 70  # letters of a text that the table shows
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # dcmh.images would load Pillow
+
+
+def search(
+    index: Path,
+    query: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *more: str,
+    k: Annotated[int | None, Parameter(alias="-k")] = None,
+    radius: int | None = None,
+    in_: Annotated[str | None, Parameter(name="--in")] = None,
+    paths: Switch = False,
+    json: Switch = False,
+) -> int:
+    """Find by words or by a picture.
+
+    Parameters
+    ----------
+    index
+        The folder that dcmh index wrote.
+    query
+        Words, or the file of a picture; text:WORDS and image:FILE remove doubt. - reads one query a line from stdin,
+        and answers with one line of JSON each.
+    more
+        More words.
+    k
+        At most so many hits. Default: 10; with --radius, all within it.
+    radius
+        Only hits at most so many bits away.
+    in_
+        Which codes are searched: image or text. Default: words look at pictures, and at the words of items without
+        one; a picture looks at both.
+    paths
+        Print only the paths of the hits, one a line.
+    json
+        Print the result as JSON.
+    """
+    from dcmh.search import SearchIndex
+
+    with SearchIndex.open(index) as found:
+        if query == "-" and not more:
+            return _answer_lines(found, k, radius, in_)
+        hits = found.search(**_meant(" ".join([query, *more])), k=k, radius=radius, in_=in_)
+        if json:
+            console.result_json(hits.to_json())
+        else:
+            _show(found, hits, paths=paths)
+    return 0
+
+
+def _meant(query: str) -> dict[str, Any]:
+    """What a query is: text or image."""
+    for prefix in ("text", "image"):
+        if query.startswith(f"{prefix}:"):
+            return {prefix: query.removeprefix(f"{prefix}:")}
+    if os.path.isfile(query):
+        return {"image": query}
+    if query.lower().endswith(SUFFIXES):
+        raise QueryError(f"There is no picture {query}. If these are words, write 'text:{query}'.")
+    return {"text": query}
+
+
+def _answer_lines(index: SearchIndex, k: int | None, radius: int | None, in_: str | None) -> int:
+    """A line of JSON for each line of stdin; a query that fails says so in its line. Fails if all of them do."""
+    asked = failed = 0
+    for line in sys.stdin:
+        said = line.strip()
+        if not said:
+            continue
+        asked += 1
+        try:
+            record = index.search(**_meant(said), k=k, radius=radius, in_=in_).to_json()
+        except ParameterError:
+            raise
+        except DCMHError as error:
+            record = {"query": {"text": said}, "error": str(error)}
+            failed += 1
+        console.result(json_lines.dumps(record, ensure_ascii=False))
+        console.flush()
+    return 1 if asked and failed == asked else 0
+
+
+def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
+    if hits.query.text is not None:
+        console.say(_words(hits))
+    if not hits:
+        console.say(_why_empty(index, hits))
+        return
+    if paths:
+        for hit in hits:
+            console.result(hit.name if hit.path is None else str(hit.path))
+        return
+    width = len(str(hits.hits[-1].distance))
+    precision = ["not measured" if hit.precision is None else f"{hit.precision:.2f}" for hit in hits]
+    rows = [
+        [f"{hit.distance:>{width}} / {hit.bits}", share, hit.name, _shortened(hit.text)]
+        for hit, share in zip(hits, precision, strict=True)
+    ]
+    measured = any(hit.precision is not None for hit in hits)
+    header = ["distance", "precision", "file", "text"]
+    if not measured:
+        rows, header = [[row[0], *row[2:]] for row in rows], ["distance", "file", "text"]
+    console.result(console.table(header, rows))
+    if measured:
+        console.say("precision: share of relevant items at this distance among the model's held-out queries")
+    console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms")
+
+
+def _words(hits: Hits) -> str:
+    query = hits.query
+    offered = [
+        f"{word} (known: {', '.join(query.nearest[word])})" if word in query.nearest else word for word in query.ignored
+    ]
+    ignored = f"   ignored: {' '.join(offered)}" if offered else ""
+    return f"used: {' '.join(query.used)}{ignored}"
+
+
+def _why_empty(index: SearchIndex, hits: Hits) -> str:
+    if hits.nearest is None:
+        return f"{index.folder} has nothing to find: it holds {len(index):,} items."
+    near = hits.nearest
+    return (
+        f"Nothing within radius {hits.radius}. Nearest is at {near.distance} ({near.name}). "
+        f"Try --radius {near.distance}."
+    )
+
+
+def _shortened(text: str | None) -> str:
+    said = " ".join((text or "").split())
+    return said if len(said) <= WIDTH else f"{said[: WIDTH - 1]}…"

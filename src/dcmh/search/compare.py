@@ -1,0 +1,182 @@
+"""What of some data is new, changed or unchanged beside a catalogue, and what of the catalogue is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from dcmh.catalogue import Catalogue, Item
+from dcmh.data.columns import Images, Texts
+from dcmh.data.dataset import Dataset
+from dcmh.errors import DataError
+
+
+@dataclass
+class Changes:
+    """What an update did. `skipped`: (name, reason)."""
+
+    new: int = 0
+    changed: int = 0
+    moved: int = 0
+    gone: int = 0
+    unchanged: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        moved = f"{self.moved:,} moved, " if self.moved else ""
+        return f"{self.new:,} new, {self.changed:,} changed, {moved}{self.gone:,} gone, {self.unchanged:,} unchanged."
+
+
+def data_root(data: Dataset) -> Path | None:
+    """The folder that the data's relative paths count from."""
+    roots = [column.root for column in data.columns.values() if isinstance(column, Images)]
+    return next((root for root in roots if root is not None), None)
+
+
+@dataclass
+class Content:
+    """The picture or vectors of an item, shared by items of the same content: its codes, or why there are none."""
+
+    codes: dict[str, bytes] = field(default_factory=dict)
+    reason: str | None = None
+
+
+@dataclass
+class Entry:
+    """An item that needs work."""
+
+    row: int
+    item: Item  # with the id of the item it replaces, if any
+    before: Item | None
+    content: Content | None = None
+    encode: bool = False  # this entry is the one that encodes the content
+
+
+class Comparison:
+    """The data beside the catalogue.
+
+    `entries` are the items that are not clearly unchanged, in the data's order; `gone` the items that are not in the
+    data, by content, as one of them may only have moved. With `partial` the data is a part of what is to be indexed:
+    nothing is gone.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        data: Dataset,
+        sources: list[str],
+        text: str | None,
+        root: Path | None,
+        *,
+        partial: bool,
+    ) -> None:
+        self.catalogue = catalogue
+        self.data = data
+        self.sources = sources
+        self.text = text
+        self.root = root
+        self.partial = partial
+        self.failed = catalogue.skipped()
+        self.gone: dict[bytes, list[Item]] = {}
+        self.changes = Changes(skipped=list(data.skipped))
+        self.entries = self._compare()
+
+    def _compare(self) -> list[Entry]:
+        """Entries for all items that are not clearly unchanged, in the data's order."""
+        described = {name: self._describe(row) for row, name in enumerate(self.data.ids)}
+        entries: dict[int, Entry] = {}
+        row_of = {name: row for row, name in enumerate(self.data.ids)}
+        found = 0
+        for before in self._known():
+            item = described.get(before.name)
+            if item is None:
+                self.gone.setdefault(before.content or b"", []).append(before)
+                continue
+            found += 1
+            del described[before.name]
+            same_file = item.size is not None and (item.path, item.size, item.mtime_ns) == (
+                before.path,
+                before.size,
+                before.mtime_ns,
+            )
+            if same_file and (item.text, item.labels) == (before.text, before.labels):
+                self.changes.unchanged += 1
+            else:
+                content = before.content if same_file else None
+                entries[row_of[before.name]] = Entry(
+                    row_of[before.name], replace(item, id=before.id, content=content), before
+                )
+        for name, item in described.items():
+            failed = self.failed.get(name)
+            if failed and item.size is not None and (failed.size, failed.mtime_ns) == (item.size, item.mtime_ns):
+                self.changes.skipped.append((name, failed.reason))
+            else:
+                entries[row_of[name]] = Entry(row_of[name], item, None)
+        self.found = found
+        return [entries[row] for row in sorted(entries)]
+
+    def _known(self) -> Iterator[Item]:
+        """The items to compare with: all, or those of the data's names."""
+        if not self.partial:
+            yield from self.catalogue.items()
+            return
+        for name in self.data.ids:
+            item = self.catalogue.find(name)
+            if item is not None:
+                yield item
+
+    def _describe(self, row: int) -> Item:
+        """What can be known of an item without reading its picture."""
+        path: Path | None = None
+        for name in self.sources:
+            column = self.data[name]
+            if path is None and isinstance(column, Images):
+                path = column.path(row)
+        size = mtime = None
+        if path is not None:
+            try:
+                status = os.stat(path)
+                size, mtime = status.st_size, status.st_mtime_ns
+            except OSError:
+                size = -1  # found out when it is read
+        texts = self.data[self.text] if self.text is not None else None
+        return Item(
+            self.data.ids[row],
+            None if path is None else self._relative(path),
+            texts.values[row] if isinstance(texts, Texts) else None,
+            self._labels(row),
+            None,
+            size,
+            mtime,
+        )
+
+    def _relative(self, path: Path) -> str:
+        if self.root is None:
+            return path.as_posix()
+        full = os.path.abspath(path)
+        base = os.path.abspath(self.root)
+        return os.path.relpath(full, base).replace(os.sep, "/") if full.startswith(base + os.sep) else full
+
+    def _labels(self, row: int) -> tuple[str, ...]:
+        if self.data.labels is None:
+            return ()
+        columns = np.flatnonzero(self.data.labels[row]).tolist()
+        names = self.data.label_names
+        return tuple(str(column) if names is None else names[column] for column in columns)
+
+    def refuse_other_data(self) -> None:
+        """Data that has nothing in common with an index of other data is a mistake, not news that all is gone."""
+        if self.found or not self.gone:
+            return
+        was, folder = self.catalogue.about("root"), self.catalogue.path.parent
+        if was is None or self.root is None or was == os.path.abspath(self.root):
+            return
+        count = sum(len(items) for items in self.gone.values())
+        raise DataError(
+            f"None of the {count:,} items of {folder} (made from {was}) is in {self.root}. "
+            "Choose another --out, keep the older items with --keep-gone, or start anew with --rebuild."
+        )
