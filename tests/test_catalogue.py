@@ -153,7 +153,7 @@ def test_a_damaged_file_is_explained(tmp_path, content):
     with pytest.raises(ModelError, match=r"photos.dcmh is damaged: catalogue.sqlite: .*--rebuild"):
         Catalogue(path)
     path.unlink()
-    with pytest.raises(ModelError, match="catalogue.sqlite is missing"):
+    with pytest.raises(ModelError, match=r"catalogue\.sqlite is missing"):
         Catalogue(path)
 
 

@@ -23,6 +23,7 @@ LAYERS = [
     "features",
     "views",
     "training",
+    "recipes",
     "metrics",
     "methods",
     "words",

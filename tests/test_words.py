@@ -106,5 +106,5 @@ class TestWeights:
     def test_none_is_explained(self, tmp_path):
         with pytest.raises(ModelError, match="is missing or damaged"):
             map_arrays(tmp_path / "w")
-        with pytest.raises(DataError, match="vocabulary.txt does not exist"):
+        with pytest.raises(DataError, match=r"vocabulary\.txt does not exist"):
             WordEncoder(tmp_path)

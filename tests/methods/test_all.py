@@ -166,3 +166,11 @@ def test_a_modality_that_never_varies_is_refused(name, split):
     same = Dataset.from_arrays(image=train.image.values, text=np.ones((len(train), 5)), labels=train.labels)
     with pytest.raises(DCMHError, match="same text"):
         new(name).fit(same)
+
+
+def test_a_refused_fit_leaves_nothing_fitted(split):
+    model = methods.get("cca")(bits=1024)
+    with pytest.raises(DCMHError):
+        model.fit(split.train)
+    with pytest.raises(NotFittedError):
+        model.encode(image=split.query.image)

@@ -82,8 +82,13 @@ class Hasher(ABC):
         self.trained_on_ = {"name": train.name, "items": len(train), "fingerprint": train.fingerprint()}
         self.history_: list[dict[str, Any]] = []
         observed = {name: train.observed(name) for name in train.modalities}
-        self._fit(inputs, train.labels, observed)
-        self._progress = None
+        try:
+            self._fit(inputs, train.labels, observed)
+        except BaseException:
+            del self.views_  # what was not learned cannot encode
+            raise
+        finally:
+            self._progress = None
         return self
 
     @property
