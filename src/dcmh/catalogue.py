@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError
+from dcmh.files import whole_file
 
 # Version n of the schema is what the first n steps make. An older file gets the steps that it lacks; add, never edit.
 MIGRATIONS = [
@@ -112,14 +113,14 @@ class Catalogue:
     def create(cls, path: Path | str, about: Mapping[str, str]) -> Self:
         """A new, empty catalogue, in place of whatever was there."""
         path = Path(path)
-        for name in (path.name, f"{path.name}-journal"):
-            path.with_name(name).unlink(missing_ok=True)
-        path.touch()
-        catalogue = cls(path)
-        with catalogue.writing():
-            for key, value in about.items():
-                catalogue.note(key, value)
-        return catalogue
+        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)  # it would be played back into the new file
+        with whole_file(path) as draft:
+            catalogue = cls(draft)
+            with catalogue.writing():
+                for key, value in about.items():
+                    catalogue.note(key, value)
+            catalogue.close()
+        return cls(path)
 
     def close(self) -> None:
         self._database.close()
@@ -273,11 +274,24 @@ class Catalogue:
                 f"{self.path.parent} has a catalogue of version {version}; this dcmh ({__version__}) reads up to "
                 f"{len(MIGRATIONS)}. Upgrade: pip install -U dcmh"
             )
-        for number in range(version, len(MIGRATIONS)):
-            with self._lock, self._explained():
-                step = f"BEGIN IMMEDIATE; {MIGRATIONS[number]}; PRAGMA user_version = {number + 1}; COMMIT;"
-                self._database.executescript(step)
+        if version < len(MIGRATIONS):
+            self._take_steps()
         self._run("SELECT value FROM about WHERE key = 'generation'")  # is it a catalogue at all
+
+    def _take_steps(self) -> None:
+        with self._lock:
+            self._run("BEGIN IMMEDIATE")
+            try:
+                version = int(self._run("PRAGMA user_version")[0][0])  # another process may have been quicker
+                for step in MIGRATIONS[version:]:
+                    for statement in filter(str.strip, step.split(";")):
+                        self._run(statement)
+                self._run(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
+                self._run("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+                raise
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -115,7 +115,7 @@ def test_the_columns_that_the_error_offers_work(cli, tmp_path):
         (("toy", "--network", "resnet"), 1, "No image network 'resnet'. Available: efficientnet-lite0, cnn-f."),
         (("toy", "--method", "dchm"), 1, "No hashing method 'dchm'. Did you mean 'dcmh'?"),
         (("toy", "--device", "abacus"), 1, "There is no device 'abacus'. Use --device auto, cpu, or cuda."),
-        (("toi",), 1, "No data set or folder 'toi'. Did you mean 'toy'?"),
+        (("toyy",), 1, "No data set or folder 'toyy'. Did you mean 'toy'?"),
         (("toy", "--epoch", "3"), 2, "Unknown option: --epoch. Did you mean --epochs? Try: dcmh train --help"),
         ((), 2, 'Command "train" parameter DATA requires an argument. Try: dcmh train --help'),
     ],

@@ -21,7 +21,7 @@ def stand_in(monkeypatch):
         )
 
     monkeypatch.setattr(openmoji, "load", load)
-    for name, value in (("HIDDEN", 32), ("QUERIES", 40), ("WORDS", ("sun", "ocean boat", "castle"))):
+    for name, value in (("SETTINGS", {"hidden": 32}), ("QUERIES", 40), ("WORDS", ("sun", "ocean boat", "castle"))):
         monkeypatch.setattr(f"dcmh.cli.demo.{name}", value)
 
 

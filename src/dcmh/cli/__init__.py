@@ -36,6 +36,14 @@ COMMANDS = {
         "Write the codes of one modality for other programs.",
         "dcmh encode photos/ --model photos.model --modality image",
     ),
+    "bench": (
+        "Run methods on feature sets at several lengths with several seeds, as a TOML file says.",
+        "dcmh bench configs/openmoji.toml --dry-run",
+    ),
+    "report": (
+        "Tables and figures from the results of dcmh bench, beside the paper's numbers.",
+        "dcmh report results/openmoji --against paper",
+    ),
     "data": (
         "List the built-in data sets, or say what is in one, or in a folder or file.",
         "dcmh data photos/ --check",

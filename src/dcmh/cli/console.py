@@ -119,11 +119,13 @@ class Bar:
         self._live: Any = None
         self._task: Any = None
 
-    def update(self, done: int, total: int, detail: str = "") -> None:
+    def update(self, done: int, total: int, detail: str = "", *, left: float | None = None) -> None:
+        """How far it is. `left`: seconds, where the caller knows better than a constant pace."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, done)
-        detail = "  ".join(part for part in (detail, self._pace(now, done, total)) if part)
+        pace = self._pace(now, done, total) if left is None else f"{span(left)} left" if done < total else ""
+        detail = "  ".join(part for part in (detail, pace) if part)
         if sys.stderr.isatty():
             self._draw(done, total, detail)
         elif now - self._said >= EVERY:

@@ -59,10 +59,9 @@ def encode(
     json
         Print the result as JSON.
     """
-    from dcmh import device as devices
     from dcmh.search.encoders import Encoders
 
-    encoders = Encoders(model)
+    encoders = Encoders(model, device=device)
     if modality not in encoders.modalities:
         raise ParameterError(f"{model} knows no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
     items = load(data, text)
@@ -72,8 +71,6 @@ def encode(
     out = out or Path(f"{items.name or 'data'}.{modality}.codes")
     if out.exists() and not (out / HEADER).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"{out} exists and holds no dcmh codes, so it is not overwritten. Choose another --out.")
-    if encoders.kind(modality) == "image":
-        encoders.use_device(str(devices.resolve(device)))
     rows, packed, failed = _encoded(encoders, items, modality)
     skipped = [*items.skipped, *failed]
     record = _write(out, items, rows, packed, encoders, modality, skipped)

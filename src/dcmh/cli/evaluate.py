@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dcmh.cli import console, measures
+from dcmh.cli.learning import RUN
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, readable, say_skipped
-from dcmh.cli.train import RUN, divide
+from dcmh.cli.train import divide
 from dcmh.errors import DataError, ModelError
 
 if TYPE_CHECKING:

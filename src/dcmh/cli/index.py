@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,18 +59,17 @@ def index(
     json
         Print the result as JSON.
     """
-    from dcmh import device as devices
-
+    if device != "auto":
+        _resolve(device)  # what is not there should be said before the work
     where = _target(data, out)
     model = _model(where, model, rebuild=rebuild)
     items = load(data, text)
     out = where or Path(f"{items.name or 'data'}.dcmh")
     model = model or _model(out, None, rebuild=rebuild) or _needed(out)
-    target = str(devices.resolve(device))
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     began = time.monotonic()
-    found = _build(items, model, out, target, rebuild=rebuild, keep=not prune)
+    found = _build(items, model, out, device, rebuild=rebuild, keep=not prune)
     changes = found.changes
     assert changes is not None
     say_skipped(changes.skipped, f", listed in {out / 'skipped.tsv'}")
@@ -131,17 +132,35 @@ def _build(items: Dataset, model: Path, out: Path, device: str, *, rebuild: bool
     record = folder.read_record(model)
     console.say(
         f"Indexing {len(items):,} items of {items.name or 'the data'} in {out} "
-        f"with {model} ({record['method']}, {record['bits']} bits) on {device}."
+        f"with {model} ({record['method']}, {record['bits']} bits)."
     )
     try:
-        pictures = any(column.kind == "image" for column in items.columns.values())
-        with console.progress("encoding", "images" if pictures else "items") as bar:
-            return SearchIndex.build(
-                model, items, out, rebuild=rebuild, keep_gone=keep, device=device, progress=bar.update
-            )
+        with console.progress("encoding", "images" if "image" in record["modalities"] else "items") as bar:
+            told = _told(device, bar.update)
+            return SearchIndex.build(model, items, out, rebuild=rebuild, keep_gone=keep, device=device, progress=told)
     except KeyboardInterrupt:
         again = shlex.join(word for word in shlex.split(console.command()) if word != "--rebuild")
         raise KeyboardInterrupt(f"Stopped. What was encoded is kept in {out}. Go on: {again}") from None
+
+
+def _told(device: str, update: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Progress that first says where pictures are encoded; where none are, torch is never loaded."""
+    said = False
+
+    def show(done: int, total: int) -> None:
+        nonlocal said
+        if not said and "torch" in sys.modules:
+            console.say(f"Encoding pictures on {_resolve(device)}.")
+            said = True
+        update(done, total)
+
+    return show
+
+
+def _resolve(device: str) -> str:
+    from dcmh import device as devices
+
+    return str(devices.resolve(device))
 
 
 def _record(found: SearchIndex, out: Path, seconds: float) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def _look(place: Path, named: str) -> tuple[str, dict[str, Any]]:
 
 
 def _model(place: Path) -> dict[str, Any]:
-    from dcmh.cli.train import RUN, SKIPPED
+    from dcmh.cli.learning import RUN, SKIPPED
     from dcmh.methods import folder
 
     record = folder.read_record(place)

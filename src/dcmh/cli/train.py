@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
-import itertools
-import json as json_lines
-import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from dcmh import __version__
 from dcmh.cli import console, measures, options, source
+from dcmh.cli.learning import SKIPPED, learn
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
-from dcmh.cli.workspace import Workspace, gentle_stop
-from dcmh.errors import DeviceError, ParameterError, TrainingStopped
+from dcmh.errors import ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
-    from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
-
-RUN, SKIPPED = "run.json", "skipped.tsv"
 
 
 @Parameter(name="*", group="Run")
@@ -90,7 +80,7 @@ def train(
         "seconds": {"features": round(time.monotonic() - began, 2)},
         "skipped": found.skipped,
     }
-    report = _learn(model, split, out, resume=run.resume, record=record)
+    report = learn(model, split, out, resume=run.resume, record=record)
     if run.json:
         said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(found.skipped)}
         console.result_json(said | {"seconds": record["seconds"], "report": report.to_json()})
@@ -170,100 +160,3 @@ def _intention(model: Hasher, data: Dataset, split: Split, device: str) -> str:
         f"items of {data.name or 'the data'} ({what}); {len(split.query):,} held out as queries, "
         f"{len(split.database):,} in the database."
     )
-
-
-def _learn(model: Hasher, split: Split, out: Path, *, resume: bool, record: Mapping[str, Any]) -> Report:
-    """Fit, measure, save: the model folder appears whole, at the end; until then the state lies in MODEL.checkpoint."""
-    work = Workspace(out)
-    work.open(resume=resume)
-    finished = False
-    try:
-        began = time.monotonic()
-        _fit(model, split.train, work)
-        record["seconds"]["training"] = round(time.monotonic() - began, 2)
-        report = measure_and_save(model, split, out, record)
-        finished = True
-    finally:
-        work.close(finished=finished)
-    return report
-
-
-def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str, Any]) -> Report:
-    """Measure on the held-out queries; write the model with its split, report, skipped files and run, or nothing."""
-    from dcmh import evaluate
-    from dcmh.methods import folder
-
-    began = time.monotonic()
-    report = evaluate(model, split)
-    record["seconds"]["evaluation"] = round(time.monotonic() - began, 2)
-    skipped = record["skipped"]
-    run = {"format": 1, **record, "skipped": len(skipped), **_circumstances()}
-    extra = {
-        folder.SPLIT: split.to_text() + "\n",
-        folder.REPORT: json_lines.dumps(report.to_json(), indent=1) + "\n",
-        RUN: json_lines.dumps(run, indent=1, ensure_ascii=False) + "\n",
-    }
-    if skipped:
-        extra[SKIPPED] = source.as_table(skipped)
-    model.save(out, extra=extra)
-    return report
-
-
-def _circumstances() -> dict[str, Any]:
-    import numpy
-    import torch
-
-    versions = {"dcmh": __version__, "python": platform.python_version(), "numpy": numpy.__version__}
-    return {
-        "versions": versions | {"torch": torch.__version__},
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-
-
-def _fit(model: Hasher, train: Dataset, work: Workspace) -> None:
-    import torch
-
-    can_resume = "checkpoint" in inspect.signature(model.fit).parameters
-    again = console.command("--resume")
-    try:
-        with console.progress(model.name) as bar:
-            if not can_resume:
-                model.fit(train, progress=shown(bar))
-                return
-            with gentle_stop() as stop:
-                model.fit(train, progress=shown(bar), checkpoint=work.state, stop=stop)  # type: ignore[call-arg]
-    except TrainingStopped as error:
-        stopped = str(error).partition(". ")[0]
-        raise TrainingStopped(f"{stopped}; the state is saved in {work.folder}. Go on: {again}") from error
-    except KeyboardInterrupt:
-        kept = (
-            f"The state saved last is in {work.folder}. Go on: {again}"
-            if work.state.is_file()
-            else "Nothing was written."
-        )
-        raise KeyboardInterrupt(f"Stopped at once. {kept}") from None
-    except torch.OutOfMemoryError as error:
-        size = getattr(model, "batch_size", 128)
-        raise DeviceError(
-            f"CUDA ran out of memory at batch size {size}. Try --batch-size {max(1, size // 2)}: the result is "
-            "comparable, not identical; or --device cpu."
-        ) from error
-
-
-def shown(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
-    """A progress record on the bar: the terms of the loss, and the MAP of held-out training items."""
-
-    calls = itertools.count(1)
-
-    def show(record: Mapping[str, Any]) -> None:
-        names = [name for name, value in record.items() if isinstance(value, float) and name != "seconds"]
-        detail = [f"{name} {record[name]:.3f}" for name in names]
-        directions = record.get("map") or {}
-        if directions:
-            detail.append(
-                "MAP* " + " ".join(f"{measures.short(name)} {value:.3f}" for name, value in directions.items())
-            )
-        done = int(record.get("epoch", next(calls)))
-        bar.update(done, int(record.get("epochs", done)), " ".join(detail))
-
-    return show

@@ -79,6 +79,7 @@ class Comparison:
         self.sources = sources
         self.text = text
         self.root = root
+        self._base = None if root is None else os.path.join(os.path.abspath(root), "")
         self.partial = partial
         self.failed = catalogue.skipped()
         self.gone: dict[bytes, list[Item]] = {}
@@ -131,11 +132,7 @@ class Comparison:
 
     def _describe(self, row: int) -> Item:
         """What can be known of an item without reading its picture."""
-        path: Path | None = None
-        for name in self.sources:
-            column = self.data[name]
-            if path is None and isinstance(column, Images):
-                path = column.path(row)
+        path = next((path for name in self.sources if (path := self._path(name, row)) is not None), None)
         size = mtime = None
         if path is not None:
             try:
@@ -154,12 +151,19 @@ class Comparison:
             mtime,
         )
 
-    def _relative(self, path: Path) -> str:
-        if self.root is None:
-            return path.as_posix()
-        full = os.path.abspath(path)
-        base = os.path.abspath(self.root)
-        return os.path.relpath(full, base).replace(os.sep, "/") if full.startswith(base + os.sep) else full
+    def _path(self, name: str, row: int) -> str | None:
+        """The whole path of a picture; strings, as pathlib would take most of the time at 12,000 photos."""
+        column = self.data[name]
+        value = column.values[row]
+        if not isinstance(column, Images) or not isinstance(value, str | Path):
+            return None
+        return os.path.abspath(value if column.root is None else os.path.join(column.root, value))
+
+    def _relative(self, path: str) -> str:
+        """From the root, where it lies in it."""
+        if self._base is None or not path.startswith(self._base):
+            return path
+        return path[len(self._base) :].replace(os.sep, "/")
 
     def _labels(self, row: int) -> tuple[str, ...]:
         if self.data.labels is None:

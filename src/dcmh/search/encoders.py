@@ -27,12 +27,13 @@ Packed = NDArray[np.uint8]
 class Encoders:
     """A model folder's hash functions, each loaded when it is first needed. Words need no torch for a DCMH model."""
 
-    def __init__(self, folder: Path, model: Hasher | None = None) -> None:
+    def __init__(self, folder: Path, model: Hasher | None = None, *, device: str | None = None) -> None:
         self.folder = folder
         self.record = model_folder.read_record(folder)
         self.bits = int(self.record["bits"])
         self.text = text_modality(self.record)
-        self._model = model
+        self._device = device
+        self._model = None if model is None else self._placed(model)
         self._words: TextEncoder | None = None
         self._pictures: dict[str, PictureEncoder] = {}
 
@@ -55,14 +56,16 @@ class Encoders:
         if self._model is None:
             from dcmh.methods import load
 
-            self._model = load(self.folder)
+            self._model = self._placed(load(self.folder))
         return self._model
 
-    def use_device(self, device: str) -> None:
-        """Where pictures are encoded."""
-        for thing in (self.model, *self.model.views_.values()):
-            if hasattr(thing, "device"):
-                thing.device = device
+    def _placed(self, model: Hasher) -> Hasher:
+        """The model, told where to encode pictures."""
+        if self._device is not None:
+            for thing in (model, *model.views_.values()):
+                if hasattr(thing, "device"):
+                    thing.device = self._device
+        return model
 
     @property
     def words(self) -> TextEncoder | None:

@@ -81,9 +81,7 @@ class SearchIndex:
         said = None if report is None else json.dumps(report.to_json(), indent=1) + "\n"
         with place.writer(folder):
             catalogue = place.begin(folder, model, rebuild=rebuild, report=said)
-            encoders = Encoders(folder / place.MODEL, None if isinstance(model, Path) else model)
-            if device is not None:
-                encoders.use_device(device)
+            encoders = Encoders(folder / place.MODEL, None if isinstance(model, Path) else model, device=device)
             changes = _update(catalogue, encoders, data, folder, keep_gone, progress)
             index = cls(folder, catalogue, encoders)
             if not index._codes.is_saved():

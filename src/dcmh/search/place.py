@@ -188,7 +188,7 @@ def _fingerprint(folder: Path, model: Hasher | Path) -> Iterator[str]:
 
 
 def _is_draft(name: str) -> bool:
-    return name.startswith(".") and name.endswith((".part", ".old"))
+    return name.startswith(".") and name.endswith((".part", ".part-journal", ".old"))
 
 
 def _sweep(folder: Path) -> None:

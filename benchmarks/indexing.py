@@ -1,0 +1,178 @@
+"""Speed of `dcmh index` and `dcmh search` on real photos and at a million items.
+
+    python benchmarks/indexing.py /path/to/coco12k               # a few minutes
+    python benchmarks/indexing.py /path/to/coco12k --count 256 --items 100000
+
+Indexing and the bare image network take turns on the same photos, so that a disturbance hits both. Prints Markdown and
+writes results/indexing.json and results/indexing.md beside this file (--out for another folder).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import dcmh
+from dcmh import features, images
+from dcmh.catalogue import Catalogue, Item
+from dcmh.search import SearchIndex, place
+from dcmh.search.compare import Comparison
+
+QUERY = "dog beach"
+Row = tuple[str, str, str]  # what, measured, goal
+
+
+def train(data: dcmh.Dataset, folder: Path) -> Path:
+    """A model of the usual size; how good it is does not matter here."""
+    model = dcmh.DCMH(bits=64, epochs=1, device="cpu").fit(data.with_labels_from_text().take(np.arange(128)))
+    model.views_["text"] = model.views_["text"].fit(data.text)  # the whole vocabulary
+    words = len(model.views_["text"].bag)
+    network = model.networks_["text"]
+    generator = torch.Generator().manual_seed(0)
+    network.weights[0] = torch.nn.Parameter(torch.randn(words, 4096, generator=generator), requires_grad=False)
+    model.save(folder)
+    return folder
+
+
+def index_against_network(data: dcmh.Dataset, model: Path, folder: Path, rounds: int) -> dict[str, Any]:
+    """Pictures a second, by turns: the bare network on decoded arrays, and the whole of indexing."""
+    target = torch.device("cpu")
+    network = features.frozen("efficientnet-lite0", None, target)
+    parts = np.array_split(np.arange(len(data)), rounds)
+    first = SearchIndex.build(model, data.take(parts[0][:32]), folder, device="cpu")
+    found: dict[str, list[float]] = {"network": [], "indexing": []}
+    for part in parts:
+        rows = part[32:] if part[0] == 0 else part
+        pixels = np.stack([images.decode(data.image.source(int(row)), features.SIZE) for row in rows])
+        began = time.perf_counter()
+        for start in range(0, len(pixels), features.BATCH):
+            features.run(network, pixels[start : start + features.BATCH], target)
+        found["network"].append(len(rows) / (time.perf_counter() - began))
+        began = time.perf_counter()
+        assert first.update(data.take(rows), keep_gone=True).new == len(rows)
+        found["indexing"].append(len(rows) / (time.perf_counter() - began))
+    first.close()
+    ratios = [ours / bare for ours, bare in zip(found["indexing"], found["network"], strict=True)]
+    return {**found, "ratio": statistics.median(ratios), "ratios": ratios}
+
+
+def fill(catalogue: Catalogue, items: list[Item], bits: int) -> None:
+    """Items with made-up codes."""
+    codes = np.random.default_rng(0).integers(0, 256, (len(items), 2, bits // 8), np.uint8)
+    for start in range(0, len(items), 50_000):
+        with catalogue.writing():
+            for row in range(start, min(start + 50_000, len(items))):
+                number = catalogue.put(items[row])
+                for modality, code in zip(("image", "text"), codes[row], strict=True):
+                    catalogue.set_code(number, modality, code.tobytes())
+
+
+def add_ten(data: dcmh.Dataset, source: Path, model: Path, folder: Path) -> dict[str, float]:
+    """The whole process of `dcmh index` when all but ten photos are indexed."""
+    with place.writer(folder):
+        catalogue = place.begin(folder, model)
+        described = Comparison(catalogue, data, ["image"], "text", source, partial=False)
+        items = [entry.item for entry in described.entries[:-10]]
+        fill(catalogue, [Item(**{**vars(item), "content": os.urandom(16)}) for item in items], 64)
+        catalogue.close()
+    SearchIndex.open(folder).close()
+    began = time.perf_counter()
+    said = command("index", source, "--out", folder, "--device", "cpu")
+    seconds = time.perf_counter() - began
+    assert said.startswith("10 new, 0 changed, 0 gone"), said
+    return {"items": len(items), "seconds": seconds}
+
+
+def search_many(model: Path, folder: Path, items: int) -> dict[str, Any]:
+    """The whole process of a word query."""
+    with place.writer(folder):
+        catalogue = place.begin(folder, model)
+        fill(catalogue, [Item(f"{row:07}.jpg", f"{row:07}.jpg", "a dog on the beach") for row in range(items)], 64)
+        catalogue.close()
+    began = time.perf_counter()
+    SearchIndex.open(folder).close()  # makes the codes from the catalogue, and saves them
+    made = time.perf_counter() - began
+    began = time.perf_counter()
+    SearchIndex.open(folder).close()
+    opened = time.perf_counter() - began
+    timed: dict[str, list[float]] = {"search": [], "import numpy": []}
+    for _ in range(15):
+        for name in timed:
+            began = time.perf_counter()
+            if name == "search":
+                assert command("search", folder, QUERY, "--paths").count("\n") == 10
+            else:
+                subprocess.run([sys.executable, "-c", "import numpy"], check=True)
+            timed[name].append(time.perf_counter() - began)
+    whole = {name: {"median": statistics.median(times), "best": min(times)} for name, times in timed.items()}
+    return {"items": items, "codes from catalogue": made, "open": opened, **whole}
+
+
+def command(*arguments: object) -> str:
+    said = subprocess.run(
+        [sys.executable, "-m", "dcmh", *map(str, arguments)], check=True, capture_output=True, text=True
+    )
+    return said.stdout
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| what | measured | goal |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photos", type=Path, help="a folder of photos with text, 12,000 of them")
+    parser.add_argument("--count", type=int, default=1024, help="photos to encode")
+    parser.add_argument("--items", type=int, default=1_000_000, help="items of the large index")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    whole = dcmh.load_dataset(options.photos, keep_partial=True)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        os.environ["DCMH_HOME"] = str(work / "home of training")
+        model = train(whole, work / "model")
+        os.environ["DCMH_HOME"] = str(work / "home of indexing")
+        speed = index_against_network(whole.take(np.arange(options.count)), model, work / "speed.dcmh", rounds=4)
+        ten = add_ten(whole, options.photos, model, work / "ten.dcmh")
+        many = search_many(model, work / "many.dcmh", options.items)
+    rates = {name: statistics.median(speed[name]) for name in ("network", "indexing")}
+    rows: list[Row] = [
+        (
+            f"indexing {options.count:,} photos, of the bare network's images/s",
+            f"{100 * speed['ratio']:.0f} % ({rates['indexing']:.1f} of {rates['network']:.1f})",
+            "at least 85 %",
+        ),
+        (f"`dcmh index`, 10 new beside {ten['items']:,}, whole process", f"{ten['seconds']:.2f} s", "under 3 s"),
+        (
+            f"`dcmh search` by words, {many['items']:,} items, whole process",
+            f"{many['search']['median']:.2f} s (best {many['search']['best']:.2f})",
+            "under 0.6 s",
+        ),
+        ("of it, a process that only imports NumPy", f"{many['import numpy']['median']:.2f} s", ""),
+        (f"opening an index of {many['items']:,} items", f"{1000 * many['open']:.0f} ms", ""),
+        ("making its codes from the catalogue, after a kill", f"{many['codes from catalogue']:.1f} s", ""),
+    ]
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    page = f"# Indexing and searching\n\n{machine}; load {os.getloadavg()[0]:.1f} at the end.\n\n{table(rows)}\n"
+    print(page)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "indexing.md").write_text(page)
+    record = {"machine": machine, "speed": speed, "ten": ten, "many": many}
+    (options.out / "indexing.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""dcmh report: tables and figures from the files of dcmh bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+
+if TYPE_CHECKING:
+    from dcmh.report import Group, Table
+
+
+def report(
+    results: Path,
+    /,
+    *,
+    against: Literal["paper"] | None = None,
+    figure: Literal["pr", "gamma", "eta", "all"] | None = None,
+    format: Literal["md", "csv", "tex"] = "md",  # noqa: A002 - the option's name
+    ties: Literal["stable", "expected", "best", "worst"] | None = None,
+    out: Path | None = None,
+    json: Switch = False,
+) -> None:
+    """Tables and figures from the results of dcmh bench, beside the paper's numbers.
+
+    Computed from the files alone: MAP of Hamming ranking, and hash lookup within radius 0, 1 and 2 at 16 bits, for each
+    data set, split and feature set.
+
+    Parameters
+    ----------
+    results
+        The folder of results, or any folder in it.
+    against
+        Put the numbers that the paper prints, and the differences, below each method.
+    figure
+        Precision-recall curves, MAP over gamma, MAP over eta, or all of them, as SVG, PNG and CSV.
+    format
+        Of the tables on stdout: Markdown, CSV or LaTeX.
+    ties
+        How items at equal distance count. Default: as the bench says, in database order if it says nothing.
+    out
+        Write the tables in all formats, and the figures, into this folder. Default for figures: report.
+    json
+        Print the result as JSON.
+    """
+    from dcmh import report
+    from dcmh.report.render import to_json
+
+    groups = report.groups(report.read(results))
+    tables = report.tables(groups, ties=ties, against_paper=against == "paper")
+    files: list[Path] = []
+    if out is not None:
+        files += _write_tables(tables, out)
+    if figure is not None:
+        files += _draw(groups, figure, out or Path("report"), ties or "stable")
+    if json:
+        console.result_json({"tables": [to_json(table) for table in tables], "files": [str(file) for file in files]})
+    else:
+        console.result("\n".join(report.render(table, format) for table in tables).rstrip("\n"))
+    if files:
+        console.say(f"Wrote {len(files):,} files into {files[0].parent}.")
+    elif not json:
+        console.say(f"Files and figures: dcmh report {results} --figure all --out report")
+
+
+def _write_tables(tables: list[Table], folder: Path) -> list[Path]:
+    from dcmh import report
+    from dcmh.files import write_text
+
+    files = []
+    for table in tables:
+        for form in report.FORMATS:
+            files.append(folder / f"{table.name}.{form}")
+            write_text(files[-1], report.render(table, form))
+    return files
+
+
+def _draw(groups: list[Group], figure: str, folder: Path, ties: str) -> list[Path]:
+    from dcmh import report
+    from dcmh.errors import DataError
+
+    files = []
+    for kind in report.FIGURES if figure == "all" else (figure,):
+        try:
+            found = report.figures(groups, kind, ties=ties)  # type: ignore[arg-type]
+        except DataError as error:
+            if figure != "all":
+                raise
+            console.say(str(error))
+            continue
+        for one in found:
+            files += report.draw(one, folder)
+    return files

@@ -1,0 +1,167 @@
+"""Results as `dcmh bench` wrote them: read, checked, and put into groups that belong into the same tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dcmh.errors import DataError
+from dcmh.evaluation import Report
+
+FORMAT = 1
+PIXELS = "pixels"  # the method looks at the pictures itself, so it belongs into the table of every feature set
+# The paper's order, then the methods that it does not compare.
+_ORDER = ("dcmh", "seph", "seph-linear", "stmh", "scm", "cmfh", "cca", "cvh", "cmssh", "crh", "mlbe", "ridge")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One file. `report` is None where the method refused; `error` then says why."""
+
+    data: str
+    fingerprint: str
+    split: str
+    features: str
+    label: str
+    title: str
+    method: str
+    varied: dict[str, Any]
+    parameters: dict[str, Any]
+    bits: int
+    seed: int
+    ties: str
+    report: Report | None
+    error: str | None
+    sizes: tuple[int, int, int]  # queries, database, train
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Run:
+        split = record["split"]
+        return cls(
+            data=record["data"]["name"],
+            fingerprint=record["data"]["fingerprint"],
+            split=split["folder"],
+            report=Report.from_json(record["report"]) if "report" in record else None,
+            error=record.get("error"),
+            sizes=(split["queries"], split["database"], split["train"]),
+            **{name: record[name] for name in ("features", "label", "title", "method", "varied")},
+            **{name: record[name] for name in ("parameters", "bits", "seed", "ties")},
+        )
+
+    @property
+    def settings(self) -> str:
+        """All that tells runs of one label apart, but for length and seed."""
+        return json.dumps({k: v for k, v in self.parameters.items() if k not in ("bits", "seed")}, sort_keys=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Runs of one method with the same settings: one line of a table."""
+
+    title: str
+    method: str
+    features: str
+    runs: tuple[Run, ...]
+
+    def at(self, bits: int) -> list[Run]:
+        return [run for run in self.runs if run.bits == bits]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs on the same data, divided in the same way."""
+
+    data: str
+    split: str
+    runs: tuple[Run, ...]
+
+    @property
+    def features(self) -> list[str]:
+        """The feature sets, each of which has its tables; pixels only where there is nothing else."""
+        found = sorted({run.features for run in self.runs})
+        return [name for name in found if name != PIXELS] or found
+
+    def lines(self, features: str) -> list[Line]:
+        """The methods of one feature set's tables, in the paper's order; without the points of grids."""
+        chosen = [run for run in self.runs if run.features in (features, PIXELS) and not run.varied]
+        return lines(chosen)
+
+
+def lines(runs: Iterable[Run]) -> list[Line]:
+    """Runs by label and settings. Where one label has several settings, its title says what differs."""
+    found: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        found.setdefault((run.label, run.features, run.settings), []).append(run)
+    labels = [label for label, _, _ in found]
+    made = []
+    for (label, features, _), members in found.items():
+        title = members[0].title
+        if labels.count(label) > 1:
+            title += f" ({_differences(members[0], [r for r in runs_of(found, label) if r is not members[0]])})"
+        made.append(Line(title, members[0].method, features, tuple(members)))
+    return sorted(made, key=lambda line: (_place(line.method), line.title))
+
+
+def runs_of(found: dict[tuple[str, str, str], list[Run]], label: str) -> list[Run]:
+    return [members[0] for (name, _, _), members in found.items() if name == label]
+
+
+def read(folder: Path | str) -> list[Run]:
+    """All results in a folder and in the folders below."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {folder}. Make results first: dcmh bench CONFIG.toml")
+    runs = []
+    for file in sorted(folder.rglob("*.json")):
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+            if record["format"] != FORMAT:
+                raise DataError(
+                    f"{file} has format {record['format']}; this dcmh reads format {FORMAT}. "
+                    "Upgrade: pip install -U dcmh"
+                )
+            runs.append(Run.from_json(record))
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"{file} is no result of dcmh bench ({error}). Remove it, and run the bench again."
+            ) from error
+    if not runs:
+        raise DataError(f"No results in {folder}. Make some: dcmh bench CONFIG.toml --out {folder}")
+    return runs
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """Runs that belong into the same tables."""
+    keys = sorted({(run.data, run.split) for run in runs})
+    return [Group(*key, tuple(run for run in runs if (run.data, run.split) == key)) for key in keys]
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation (n - 1) of what is defined; None where there is too little for them."""
+    known = np.array([value for value in values if not np.isnan(value)])
+    if not len(known):
+        return None, None
+    return float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else None
+
+
+def _differences(run: Run, others: Sequence[Run]) -> str:
+    differing = [
+        name
+        for name, value in run.parameters.items()
+        if name not in ("bits", "seed") and any(other.parameters.get(name) != value for other in others)
+    ]
+    said = [f"{name} {run.parameters[name]}" for name in differing]
+    if any(other.features != run.features for other in others):
+        said.insert(0, run.features)
+    return ", ".join(said)
+
+
+def _place(method: str) -> int:
+    return _ORDER.index(method) if method in _ORDER else len(_ORDER)

@@ -1,0 +1,68 @@
+"""dcmh encode: codes for other programs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from commands import left_behind
+
+import dcmh
+from dcmh import codes
+
+
+@pytest.mark.parametrize("modality", ["image", "text"])
+def test_the_codes_are_those_of_the_model(cli, photos, toy_model, tmp_path, modality):
+    answer = cli("encode", "photos", "--model", toy_model, "--modality", modality, "--out", "codes")
+    assert answer.code == 0
+    assert answer.out == "40 codes of 16 bits in codes\n"
+    assert left_behind(tmp_path / "codes") == ["codes.json", "codes.npy", "ids.txt"]
+    data = dcmh.load_dataset(photos)
+    packed = np.load(tmp_path / "codes" / "codes.npy", allow_pickle=False)
+    expected = codes.pack(dcmh.load(toy_model).encode(**{modality: data[modality]}))
+    assert packed.shape == (40, 2)
+    assert np.bitwise_count(packed ^ expected).sum() <= 1  # an output next to 0 may fall to either side
+    assert (tmp_path / "codes" / "ids.txt").read_text().splitlines() == data.ids
+    record = json.loads((tmp_path / "codes" / "codes.json").read_text())
+    assert (record["format"], record["bits"], record["count"], record["modality"]) == (1, 16, 40, modality)
+    assert record["model"] == json.loads((toy_model / "model.json").read_text())["fingerprint"]
+    assert json.loads(cli("info", "codes", "--json").out)["kind"] == "codes"
+
+
+def test_what_is_skipped_is_listed(cli, photos, toy_model, tmp_path):
+    (photos / "002.png").write_bytes(b"no picture")
+    with open(photos / "captions.csv", "a") as table:
+        table.write(",xyzzyx,\n")
+    command = ("encode", "photos", "--model", toy_model, "--json", "--strict")
+    answer = cli(*command, "--modality", "image")
+    assert answer.code == 3
+    record = json.loads(answer.out)
+    assert (record["codes"], record["count"], record["skipped"]) == ("photos.image.codes", 39, 1)
+    assert (tmp_path / "photos.image.codes" / "skipped.tsv").read_text() == "file\treason\n002.png\tnot an image\n"
+    answer = cli(*command, "--modality", "text")
+    assert answer.code == 3
+    assert "no word that the model knows" in answer.err
+    assert json.loads(answer.out)["count"] == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("photos", "--modality", "sound"), "knows no modality 'sound'. It has: image, text."),
+        (("photos", "--modality", "image", "--out", "photos"), "photos exists and holds no dcmh codes, so it is not"),
+        (("nothing", "--modality", "image"), "No data set or folder 'nothing'."),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(cli, photos, toy_model, arguments, says):
+    answer = cli("encode", *arguments, "--model", toy_model)
+    assert (answer.code, answer.out) == (1, "")
+    assert says in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_no_text_no_codes_of_text(cli, photos, toy_model):
+    (photos / "captions.csv").unlink()
+    answer = cli("encode", "photos", "--model", toy_model, "--modality", "text")
+    assert answer.code == 1
+    assert answer.last == "No item of photos has the modality 'text'. It has: image, text."

@@ -1,0 +1,207 @@
+"""dcmh index: what it prints, what it leaves, what it says about bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import time
+
+import pytest
+from commands import QUICK, finish, left_behind, spawn, write_photos
+
+from dcmh.catalogue import Catalogue
+from dcmh.errors import DCMHError
+from dcmh.search import SearchIndex, place
+
+
+@pytest.fixture
+def indexed(cli, photos, toy_model):
+    answer = cli("index", "photos", "--model", toy_model, "--device", "cpu")
+    assert answer.code == 0
+    return answer
+
+
+def test_new_then_unchanged_then_what_changed(cli, indexed, photos, tmp_path):
+    assert indexed.out == "40 new, 0 changed, 0 gone, 0 unchanged.\n"
+    assert "photos: Text from captions.csv for 40 of 40 items.\n" in indexed.err
+    assert "Indexing 40 items of photos in photos.dcmh with" in indexed.err
+    assert (
+        "Wrote photos.dcmh: 40 items (40 by image, 40 by text), 160 bytes of codes. It knows 264 words" in indexed.err
+    )
+    assert "Next: dcmh search photos.dcmh " in indexed.last
+    assert left_behind(tmp_path) == ["photos", "photos.dcmh"]
+    assert left_behind(tmp_path / "photos.dcmh") == ["catalogue.sqlite", "codes", "index.json", "lock", "model"]
+
+    shutil.copy(photos / "000.png", photos / "001.png")
+    (photos / "002.png").unlink()
+    (photos / "003.png").rename(photos / "moved.png")
+    shutil.copy(photos / "005.png", photos / "new.png")
+    table = (photos / "captions.csv").read_text().replace("003.png", "moved.png")
+    (photos / "captions.csv").write_text(table.replace("002.png", "new.png"))
+    answer = cli("index", "photos", "--json")  # the index has its model
+    record = json.loads(answer.out)
+    assert [record[name] for name in ("new", "changed", "moved", "gone", "unchanged")] == [1, 1, 1, 1, 37]
+    assert (record["items"], record["codes"], record["skipped"]) == (40, {"image": 40, "text": 40}, [])
+    assert cli("index", "photos").out == "0 new, 0 changed, 0 gone, 40 unchanged.\n"
+
+
+def test_gone_items_are_kept_on_request(cli, indexed, photos):
+    (photos / "002.png").unlink()
+    answer = cli("index", "photos", "--keep-gone")
+    assert answer.out == "0 new, 0 changed, 1 gone, 39 unchanged. The gone items are kept.\n"
+    assert cli("index", "photos").out == "0 new, 0 changed, 1 gone, 39 unchanged.\n"
+
+
+def test_bad_files_are_skipped_and_listed(cli, photos, toy_model, tmp_path):
+    (photos / "000.png").write_bytes(b"")
+    (photos / "001.png").write_bytes((photos / "001.png").read_bytes()[:700])
+    (photos / "ünï cödé.png").write_bytes(b"no picture")
+    (photos / "loop").symlink_to(photos)
+    answer = cli("index", "photos", "--model", toy_model)
+    assert answer.code == 0
+    assert answer.out == "38 new, 0 changed, 0 gone, 0 unchanged.\n"
+    assert "skipped 001.png: truncated after 700 bytes\n" in answer.err
+    assert "3 skipped, listed in photos.dcmh/skipped.tsv.\n" in answer.err
+    assert (tmp_path / "photos.dcmh" / "skipped.tsv").read_text() == (
+        "file\treason\n000.png\tempty file\n001.png\ttruncated after 700 bytes\nünï cödé.png\tnot an image\n"
+    )
+    assert cli("index", "photos", "--strict").code == 3
+
+
+def test_photos_without_any_text(cli, photos, toy_model):
+    (photos / "captions.csv").unlink()
+    answer = cli("index", "photos", "--model", toy_model)
+    assert answer.code == 0
+    assert "40 items (40 by image)" in answer.err
+    assert cli("search", "photos.dcmh", "sunny", "--paths").out.count("\n") == 10
+
+
+def test_built_in_data_has_no_files_and_is_indexed_all_the_same(cli, toy_model):
+    assert cli("index", "toy", "--model", toy_model).out.startswith("200 new")
+    assert cli("index", "toy").out == "0 new, 0 changed, 0 gone, 200 unchanged.\n"
+    hit = json.loads(cli("search", "toy.dcmh", "sunny", "--json").out)["hits"][0]
+    assert hit["path"] is None
+    assert hit["precision"] is not None
+
+
+def test_another_model_is_refused_with_the_command_that_rebuilds(cli, indexed, toy_model, tmp_path):
+    assert cli("train", "toy", *QUICK, "--seed", "1", "--out", "other.model").code == 0
+    answer = cli("index", "photos", "--model", "other.model")
+    prints = [
+        json.loads((folder / "model.json").read_text())["fingerprint"]
+        for folder in (toy_model, tmp_path / "other.model")
+    ]
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"photos.dcmh was built with model {prints[0][:4]}, not {prints[1][:4]}. "
+        "Rebuild: dcmh index photos --model other.model --rebuild\n"
+    )
+    assert cli("index", "photos", "--model", "other.model", "--rebuild").out.startswith("40 new")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (
+                ("empty", "--model", "MODEL"),
+                "No images in empty/ (looked for jpg, png, webp, gif, bmp, tiff in it and its folders). Is it the right folder?",
+            ),
+            (
+                ("photos", "--model", "photos"),
+                "photos is not a dcmh model (no model.json). It holds images or pairs: did you mean dcmh train photos ?",
+            ),
+            (("photos", "--model", "nothing"), "There is no model nothing. Train one: dcmh train DATA --out nothing"),
+            (
+                ("photos",),
+                "There is no index photos.dcmh yet, so a model is needed: --model MODEL, a folder that dcmh train wrote.",
+            ),
+            (
+                ("photos", "--model", "MODEL", "--out", "photos"),
+                "photos exists and is no dcmh index, so it is not overwritten. Choose another --out.",
+            ),
+            (("photo", "--model", "MODEL"), "No data set or folder 'photo'. Did you mean 'photos'?"),
+        ],
+    )
+    def test_one_line_and_nothing_is_left(self, cli, photos, toy_model, tmp_path, arguments, says):
+        (tmp_path / "empty").mkdir()
+        answer = cli("index", *(toy_model if word == "MODEL" else word for word in arguments))
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.last.startswith(says)
+        assert "Traceback" not in answer.err
+        assert left_behind(tmp_path) == ["empty", "photos"]
+
+    def test_another_writer(self, cli, indexed, tmp_path):
+        with place.writer(tmp_path / "photos.dcmh"):
+            answer = cli("index", "photos")
+        assert answer.code == 1
+        assert answer.last == "Another process is writing photos.dcmh. Wait for it, or choose another --out."
+
+    def test_no_right_to_write(self, cli, indexed, monkeypatch, tmp_path):
+        import builtins
+
+        real = open
+
+        def guarded(path, mode="r", *arguments, **settings):
+            if "w" in mode and str(path).endswith("lock"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, mode, *arguments, **settings)
+
+        monkeypatch.setattr(builtins, "open", guarded)
+        answer = cli("index", "photos")
+        assert answer.code == 1
+        assert answer.last == (
+            "photos.dcmh may not be written (Permission denied). Check its rights, or choose another --out."
+        )
+        assert cli("search", "photos.dcmh", "sunny").code == 0
+
+    def test_a_newer_index(self, cli, indexed, tmp_path):
+        header = tmp_path / "photos.dcmh" / "index.json"
+        header.write_text(json.dumps({**json.loads(header.read_text()), "format": 3}))
+        for command in (("index", "photos"), ("search", "photos.dcmh", "sunny"), ("info", "photos.dcmh")):
+            answer = cli(*command)
+            assert (answer.code, answer.out) == (1, "")
+            assert answer.last == (
+                "photos.dcmh has format 3; this dcmh (0.1.0) reads up to 1. Upgrade: pip install -U dcmh"
+            )
+
+
+def test_info_explains_an_index(cli, indexed):
+    page = dict(line.split(None, 1) for line in cli("info", "photos.dcmh").out.splitlines())
+    assert (page["kind"], page["items"], page["state"]) == ("search index", "40", "ready")
+    assert page["codes"] == "image 40, text 40"
+    assert json.loads(cli("info", "photos.dcmh", "--json").out)["method"] == "dcmh"
+
+
+def committed(folder):
+    """How many items are in an index that is being written."""
+    with contextlib.suppress(DCMHError), contextlib.closing(Catalogue(folder / "catalogue.sqlite")) as catalogue:
+        return len(catalogue)
+    return 0
+
+
+def test_ctrl_c_keeps_what_was_encoded_and_says_how_to_go_on(toy_model, tmp_path):
+    write_photos(tmp_path / "photos")
+    program = (
+        "import sys, time; from dcmh.search import update; update.PICTURES, update.COMMIT_SECONDS = 4, 0\n"
+        "finish = update.Update._finish\n"
+        "def slowly(self, *arguments): time.sleep(0.3); return finish(self, *arguments)\n"
+        "update.Update._finish = slowly\n"
+        "from dcmh.cli import main; sys.exit(main())"
+    )
+    process = spawn("index", "photos", "--model", toy_model, cwd=tmp_path, program=("-c", program))
+    while process.poll() is None and not committed(tmp_path / "photos.dcmh"):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    answer = finish(process)
+    assert answer.code == 130
+    assert answer.last == (
+        f"Stopped. What was encoded is kept in photos.dcmh. Go on: dcmh index photos --model {toy_model}"
+    )
+    with SearchIndex.open(tmp_path / "photos.dcmh") as index:
+        assert 0 < len(index) < 40
+        kept = len(index)
+    answer = finish(spawn("index", "photos", cwd=tmp_path))
+    assert answer.out == f"{40 - kept} new, 0 changed, 0 gone, {kept} unchanged.\n"

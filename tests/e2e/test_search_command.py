@@ -1,0 +1,145 @@
+"""dcmh search: by words, by a picture, for people and for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+
+import pytest
+from commands import finish, spawn, write_photos
+
+from dcmh.cli import main
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, toy_model):
+    folder = tmp_path_factory.mktemp("search")
+    write_photos(folder / "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["index", "photos", "--model", str(toy_model)]) == 0
+    return folder
+
+
+@pytest.fixture
+def ask(cli, place, monkeypatch):
+    monkeypatch.chdir(place)
+    return lambda *arguments: cli("search", "photos.dcmh", *arguments)
+
+
+def test_a_table_with_distance_and_precision(ask):
+    answer = ask("the sunnyy noon", "-k", "3")
+    assert answer.code == 0
+    header, *rows = answer.out.splitlines()
+    assert header.split() == ["distance", "precision", "file", "text"]
+    assert len(rows) == 3
+    assert all(re.match(r" ?\d+ / 16 +[01]\.\d\d +\d{3}\.png +\w+", row) for row in rows), rows
+    used, footnote, searched = answer.err.splitlines()
+    assert used.startswith("used: noon   ignored: the sunnyy (known: sunny")
+    assert footnote == "precision: share of relevant items at this distance among the model's held-out queries"
+    assert searched.startswith("40 searched in ")
+
+
+def test_several_words_need_no_quotes(ask):
+    assert ask("sunny", "noon").out == ask("sunny noon").out
+    assert ask("text:sunny noon").out == ask("sunny noon").out
+
+
+def test_a_picture(ask, place):
+    answer = ask("photos/003.png", "-k", "2", "--json")
+    record = json.loads(answer.out)
+    assert record["query"]["image"] == "photos/003.png"
+    assert record["hits"][0]["distance"] == 0
+    assert record["searched"] == 40
+    assert json.loads(ask("image:photos/003.png", "-k", "2", "--json").out)["hits"] == record["hits"]
+    texts = json.loads(ask("photos/003.png", "--in", "text", "--json").out)["hits"]
+    assert {hit["modality"] for hit in texts} == {"text"}
+    assert texts[0]["precision"] is not None
+
+
+def test_json_has_the_agreed_shape(ask):
+    record = json.loads(ask("sunny noon", "-k", "2", "--json").out)
+    assert {"query", "searched", "took_ms", "hits"} <= set(record)
+    assert {"text", "used", "ignored"} <= set(record["query"])
+    assert {"id", "distance", "bits", "precision", "text", "path"} <= set(record["hits"][0])
+    assert len(record["hits"]) == 2
+
+
+def test_paths_for_other_programs(ask, place):
+    answer = ask("sunny noon", "--radius", "16", "--paths")
+    paths = answer.out.splitlines()
+    assert len(paths) == 40
+    assert all(path.startswith(f"{place}/photos/") for path in paths)
+
+
+def test_nothing_within_the_radius_says_what_is_nearest(ask):
+    first = json.loads(ask("sunny noon", "-k", "1", "--json").out)["hits"][0]
+    assert first["distance"] > 0
+    answer = ask("sunny noon", "--radius", str(first["distance"] - 1))
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.last == (
+        f"Nothing within radius {first['distance'] - 1}. Nearest is at {first['distance']} ({first['name']}). "
+        f"Try --radius {first['distance']}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("lanternn",), 1, "No word of 'lanternn' is in the model's vocabulary (264 words). Closest known: lantern"),
+        (
+            ("the",),
+            1,
+            "No word of 'the' is in the model's vocabulary (264 words). photos.dcmh/model/text.vocabulary.txt",
+        ),
+        (("none.jpg",), 1, "There is no picture none.jpg. If these are words, write 'text:none.jpg'."),
+        (("image:none.jpg",), 1, "Cannot read none.jpg: does not exist. Give another picture."),
+        (("photos/captions.csv",), 1, "Cannot read photos/captions.csv: not an image. Give another picture."),
+        (("sunny", "-k", "0"), 1, "k must be a whole number of at least 1, not 0."),
+        (("sunny", "--in", "sound"), 1, "The index has no 'sound' codes. It has: image, text."),
+        (("sunny", "--raduis", "3"), 2, "Unknown option: --raduis. Did you mean --radius? Try: dcmh search --help"),
+        ((), 2, 'Command "search" parameter QUERY requires an argument. Try: dcmh search --help'),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(ask, arguments, code, says):
+    answer = ask(*arguments)
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.err.startswith(says)
+    assert answer.err.count("\n") == 1
+
+
+def test_what_is_no_index_is_one_line(cli, place, toy_model, monkeypatch):
+    monkeypatch.chdir(place)
+    for folder, says in (
+        ("photos", "photos is not a dcmh index (no index.json). Make one: dcmh index photos --model MODEL"),
+        (toy_model, f"{toy_model} is not a dcmh index (no index.json). It is a model: make an index with it, "),
+        ("none", "There is no index none. Make one: dcmh index DATA --model MODEL --out none"),
+    ):
+        answer = cli("search", folder, "sunny")
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.err.startswith(says)
+
+
+def test_queries_from_stdin_are_answered_line_by_line(ask, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("sunny noon\n\nxyzzyx\nphotos/003.png\n"))
+    answer = ask("-", "-k", "1")
+    assert answer.code == 0
+    words, unknown, picture = map(json.loads, answer.out.splitlines())
+    assert (words["query"]["text"], len(words["hits"])) == ("sunny noon", 1)
+    assert unknown["error"].startswith("No word of 'xyzzyx'")
+    assert picture["hits"][0]["distance"] == 0
+    monkeypatch.setattr(sys, "stdin", io.StringIO("xyzzyx\n"))
+    assert ask("-").code == 1
+
+
+def test_words_load_neither_torch_nor_numba_nor_pillow(place):
+    program = (
+        "import sys; from dcmh.cli import main; code = main()\n"
+        "heavy = ('torch', 'numba', 'PIL', 'scipy', 'safetensors', 'rich')\n"
+        "print([name for name in heavy if name in sys.modules]); sys.exit(code)"
+    )
+    answer = finish(spawn("search", "photos.dcmh", "sunny noon", "--paths", cwd=place, program=("-c", program)))
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1] == "[]"
