@@ -87,12 +87,31 @@ def add_ten(data: dcmh.Dataset, source: Path, model: Path, folder: Path) -> dict
         items = [entry.item for entry in described.entries[:-10]]
         fill(catalogue, [Item(**{**vars(item), "content": os.urandom(16)}) for item in items], 64)
         catalogue.close()
-    SearchIndex.open(folder).close()
-    began = time.perf_counter()
-    said = command("index", source, "--out", folder, "--device", "cpu")
-    seconds = time.perf_counter() - began
-    assert said.startswith("10 new, 0 changed, 0 gone"), said
-    return {"items": len(items), "seconds": seconds}
+    whole, torch_alone = [], []
+    for _ in range(5):
+        os.environ["DCMH_HOME"] = str(folder.with_suffix(f".home{len(whole)}"))  # no features from the time before
+        began = time.perf_counter()
+        said = command("index", source, "--out", folder, "--device", "cpu")
+        whole.append(time.perf_counter() - began)
+        assert said.startswith("10 new, 0 changed, 0 gone"), said
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
+        torch_alone.append(time.perf_counter() - began)
+        with SearchIndex.open(folder) as index:
+            newest = max(item.id for item in index.catalogue.items())
+            index.remove(range(newest - 9, newest + 1))
+            index.save()
+    with SearchIndex.open(folder) as index:
+        _ = index.encoders.model
+        began = time.perf_counter()
+        assert index.update(dcmh.load_dataset(source, keep_partial=True)).new == 10
+        inside = time.perf_counter() - began
+    return {
+        "items": len(items),
+        "seconds": min(whole),
+        "import torch": min(torch_alone),
+        "in a running process": inside,
+    }
 
 
 def search_many(model: Path, folder: Path, items: int) -> dict[str, Any]:
@@ -155,7 +174,13 @@ def main() -> None:
             f"{100 * speed['ratio']:.0f} % ({rates['indexing']:.1f} of {rates['network']:.1f})",
             "at least 85 %",
         ),
-        (f"`dcmh index`, 10 new beside {ten['items']:,}, whole process", f"{ten['seconds']:.2f} s", "under 3 s"),
+        (
+            f"`dcmh index`, 10 new beside {ten['items']:,}, whole process, best of 5",
+            f"{ten['seconds']:.2f} s",
+            "under 3 s",
+        ),
+        ("of it, a process that only imports torch, best of 5", f"{ten['import torch']:.2f} s", ""),
+        ("the same from Python, torch and model loaded", f"{ten['in a running process']:.2f} s", ""),
         (
             f"`dcmh search` by words, {many['items']:,} items, whole process",
             f"{many['search']['median']:.2f} s (best {many['search']['best']:.2f})",

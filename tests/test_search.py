@@ -489,6 +489,9 @@ class TestFolder:
         with pytest.raises(ModelMismatch, match="The model's image holds images, the data's vectors"):
             data = dcmh.Dataset.from_arrays(image=np.ones((3, 2)), text=["a", "b", "c"])
             SearchIndex.build(model, data, tmp_path / "x.dcmh")
+        with pytest.raises(ModelMismatch, match="The data has sound, the model knows image, text"):
+            SearchIndex.build(dcmh.load(model), dcmh.Dataset.from_arrays(sound=np.ones((3, 2))), tmp_path / "x.dcmh")
+        assert not (tmp_path / "x.dcmh").exists()
 
     def test_damage_and_newer_formats_are_explained(self, own):
         header = own / "photos.dcmh" / "index.json"

@@ -57,8 +57,8 @@ class Stable:
     BACKBONE: ClassVar[float] = 0.005  # share of the learning rate, for the layers that fine-tuning starts from
 
     def epochs(self, steps: int) -> int:
-        """Outer iterations of this many steps each: 30; more where there are few steps, for 900 of them, but at most 150."""
-        return max(30, min(150, -(-900 // steps)))
+        """Outer iterations of this many steps each: 40; more where there are few steps, for 900 of them, but at most 150."""
+        return max(40, min(150, -(-900 // steps)))
 
     def network(self, width: int, kind: Kind, backbone: nn.Module | None) -> nn.Module:
         head = HashMLP(width, self.bits, hidden=self.hidden, dropout=self.dropout, words=kind == "words")

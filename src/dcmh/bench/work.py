@@ -67,16 +67,23 @@ def run(
         prepare(task)
         left = pace.left(tasks[done:], results)
         say(done, len(tasks), task.spelt, left)
-
-        def show(row: Mapping[str, Any], task: Task = task, left: float | None = left) -> None:
-            if "epoch" in row and "epochs" in row:
-                say(done, len(tasks), f"{task.spelt} · epoch {row['epoch']}/{row['epochs']}", left)
-
-        record = perform(bench, task, results, progress=show)
+        record = perform(bench, task, results, progress=_epochs(say, done, len(tasks), task, left))
         done += 1
         pace.note(record)
         yield record
     say(done, len(tasks), "", 0.0)
+
+
+def _epochs(
+    say: Progress, done: int, total: int, task: Task, left: float | None
+) -> Callable[[Mapping[str, Any]], None]:
+    """Show how far the learning of a run is."""
+
+    def show(row: Mapping[str, Any]) -> None:
+        if "epoch" in row and "epochs" in row:
+            say(done, total, f"{task.spelt} · epoch {row['epoch']}/{row['epochs']}", left)
+
+    return show
 
 
 def perform(bench: Workbench, task: Task, results: Path, *, progress: Any = None) -> dict[str, Any]:

@@ -81,8 +81,11 @@ def bench(
     if json:
         console.result_json(about | {"done": len(tasks), "ran": len(todo), "refused": failed})
     else:
-        refused = f" {failed:,} of them were refused by their method; the report says why." if failed else ""
-        console.result(f"{len(todo):,} runs done now, {len(tasks):,} of {len(tasks):,} in all.{refused}")
+        now = (
+            f"{len(todo):,} done now, {len(tasks):,} in all" if todo else f"Nothing to do, all {len(tasks):,} are done"
+        )
+        refused = f"; {failed:,} refused by the method, the report says why" if failed else ""
+        console.result(f"Runs: {now}{refused}." if todo else f"{now}{refused}.")
     console.say(f"Results are in {out / settled.name}. Next: dcmh report {shlex.quote(str(out / settled.name))}")
 
 

@@ -88,51 +88,14 @@ def _encoded(encoders: Encoders, items: Dataset, modality: str) -> tuple[list[in
     import numpy as np
 
     from dcmh import codes
-    from dcmh.data import Images, Texts
-    from dcmh.errors import ImageError
-    from dcmh.images import content_hash
-    from dcmh.search.encoders import encode_texts
+    from dcmh.search.columns import encode_column
 
-    column = items[modality]
-    observed = np.flatnonzero(column.observed).tolist()
-    found: dict[int, bytes | None] = {}
-    failed: dict[int, str] = {}
-    words = encoders.words
-    if isinstance(column, Texts) and words is not None:
-        found = dict(zip(observed, encode_texts(words, [column.values[row] for row in observed]), strict=True))
-        failed = {row: "no word that the model knows" for row, code in found.items() if code is None}
-    elif isinstance(column, Images):
-        encoder = encoders.pictures(modality)
-        batches: list[Any] = []
-        with console.progress("encoding", "pictures") as bar:
-            for start in range(0, len(observed) + 64, 32):  # two batches are decoded while one is in the network
-                good, sources, contents = [], [], []
-                for row in observed[start : start + 32]:
-                    try:
-                        source = column.source(row)
-                        assert source is not None
-                        contents.append(content_hash(source))
-                    except ImageError as error:
-                        failed[row] = str(error)
-                    else:
-                        good.append(row)
-                        sources.append(source)
-                batches.append((good, encoder.prepare(sources, contents)))
-                if len(batches) > 2:
-                    done, prepared = batches.pop(0)
-                    for row, code in zip(done, encoder.finish(prepared), strict=True):
-                        if isinstance(code, ImageError):
-                            failed[row] = str(code)
-                        else:
-                            found[row] = code
-                    bar.update(len(found) + len(failed), len(observed))
-    else:
-        packed = encoders.vectors(modality, column.take(np.array(observed)))
-        found = {row: code.tobytes() for row, code in zip(observed, packed, strict=True)}
-    rows = sorted(row for row, code in found.items() if code is not None)
-    joined = b"".join(found[row] or b"" for row in rows)
-    array = np.frombuffer(joined, np.uint8).reshape(len(rows), codes.bytes_of(encoders.bits))
-    return rows, array, [(items.ids[row], failed[row]) for row in sorted(failed)]
+    with console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
+        found, failed = encode_column(encoders, items[modality], modality, progress=bar.update)
+    rows = sorted(found)
+    joined = b"".join(found[row] for row in rows)
+    packed = np.frombuffer(joined, np.uint8).reshape(len(rows), codes.bytes_of(encoders.bits))
+    return rows, packed, [(items.ids[row], failed[row]) for row in sorted(failed)]
 
 
 def _write(

@@ -51,7 +51,7 @@ class DCMH(Hasher):
     gamma, eta
         Weights of the quantisation and of the balance term.
     epochs
-        Outer iterations. Default: 30 for "stable" (more where there are few points), 500 for "paper".
+        Outer iterations. Default: 40 for "stable" (more where there are few points), 500 for "paper".
     network
         For pictures: "efficientnet-lite0" or "cnn-f". With finetune=False its features are computed once and kept.
     weights

@@ -15,7 +15,7 @@ import numpy as np
 from dcmh.errors import DataError, MissingExtra
 from dcmh.files import whole_file, write_text
 from dcmh.metrics import Ties
-from dcmh.report.results import Group, Run, lines, mean_and_spread
+from dcmh.report.results import Group, Run, mean_and_spread
 from dcmh.report.tables import short
 
 FIGURES = ("pr", "gamma", "eta")
@@ -83,11 +83,13 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
     with matplotlib.rc_context({"svg.hashsalt": "dcmh", "svg.fonttype": "none", "font.size": 9}):
         canvas = Canvas(figsize=(3.6 * columns, 3.0 * rows), layout="constrained")
         axes = canvas.subplots(rows, columns, squeeze=False)
+        titles = list(
+            dict.fromkeys(curve.title for across in figure.panels for panel in across for curve in panel.curves)
+        )
+        shown: dict[str, Any] = {}
         for row, column in product(range(rows), range(columns)):
-            _panel(axes[row][column], figure, figure.panels[row][column])
-        labels = {curve.title for row_ in figure.panels for panel in row_ for curve in panel.curves}
-        handles, titles = axes[0][0].get_legend_handles_labels()
-        canvas.legend(handles, titles, loc="outside lower center", ncols=min(6, max(1, len(labels))))
+            shown |= _panel(axes[row][column], figure, figure.panels[row][column], titles)
+        canvas.legend([shown[title] for title in titles], titles, loc="outside lower center", ncols=min(6, len(titles)))
         for file in files[:2]:
             with whole_file(file) as draft:
                 metadata = {"Date": None} if file.suffix == ".svg" else None
@@ -98,23 +100,23 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
     return files
 
 
-def _panel(axes: Any, figure: Figure, panel: Panel) -> None:
-    for place, curve in enumerate(panel.curves):
-        axes.errorbar(
-            curve.x,
-            curve.y,
-            yerr=curve.spread,
-            label=curve.title,
-            marker=_MARKERS[place % len(_MARKERS)],
-            markersize=3,
-            linewidth=1,
-        )
+def _panel(axes: Any, figure: Figure, panel: Panel, titles: Sequence[str]) -> dict[str, Any]:
+    """Draw the curves; a title has the same colour in every panel. Gives what the legend shows."""
+    shown = {}
+    for curve in panel.curves:
+        place = titles.index(curve.title)
+        look = {"color": f"C{place % 10}", "marker": _MARKERS[place % len(_MARKERS)], "markersize": 3, "linewidth": 1}
+        shown[curve.title] = axes.errorbar(curve.x, curve.y, yerr=curve.spread, **look)
     axes.set(title=panel.title, xlabel=figure.x, ylabel=figure.y)
     axes.grid(alpha=0.3)
     if figure.logarithmic:
-        axes.set_xscale("log")
+        values = sorted({x for curve in panel.curves for x in curve.x})
+        axes.set_xscale("log" if values[0] > 0 else "symlog")
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks([], minor=True)
     else:
-        axes.set(xlim=(-0.02, 1.02))
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    return shown
 
 
 def _precision_recall(group: Group, features: str, name: str) -> Figure:

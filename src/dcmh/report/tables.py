@@ -10,7 +10,7 @@ from dcmh.evaluation import DirectionReport
 from dcmh.metrics import Ties
 from dcmh.report import printed
 from dcmh.report.printed import Printed
-from dcmh.report.results import PIXELS, Group, Line, Run, mean_and_spread
+from dcmh.report.results import PIXELS, Group, Line, mean_and_spread
 
 LOOKUP_BITS = 16  # the paper's
 RADII = (0, 1, 2)
@@ -82,18 +82,20 @@ def _map_table(group: Group, features: str, ties: Ties, name: str, against_paper
     columns = list(product(directions, lengths))
     footnotes = _Footnotes()
 
-    def cells(line: Line, value: Callable[[DirectionReport], float]) -> list[Cell]:
-        return [_cell(line, bits, direction, value, footnotes) for direction, bits in columns]
+    def cells(line: Line, value: Callable[[DirectionReport], float], marks: _Footnotes) -> list[Cell]:
+        return [_cell(line, bits, direction, value, marks) for direction, bits in columns]
 
     paper = printed.find(group.data, features, "map") if against_paper else None
-    rows = _best([Row((line.title,), tuple(cells(line, lambda found: found.map[ties]))) for line in lines])
+    rows = _best([Row((line.title,), tuple(cells(line, lambda found: found.map[ties], footnotes))) for line in lines])
     if paper is not None:
         beside = [[paper.map(direction, line.method, bits) for direction, bits in columns] for line in lines]
         rows = _beside(
             rows, [numbers if paper.has(line.method) else None for numbers, line in zip(beside, lines, strict=True)]
         )
     everything = Line("chance", "", features, tuple(run for line in lines for run in line.runs))
-    chance = [replace(cell, spread=None, mark=None) for cell in cells(everything, lambda found: found.chance)]
+    chance = [
+        replace(cell, spread=None, mark=None) for cell in cells(everything, lambda found: found.chance, _Footnotes())
+    ]
     rows.append(Row(("chance",), tuple(chance), "chance"))
     return Table(
         name=name,
@@ -102,7 +104,7 @@ def _map_table(group: Group, features: str, ties: Ties, name: str, against_paper
         columns=tuple(Column(f"{direction}_{bits}", f"{short(direction)} {bits} bits") for direction, bits in columns),
         rows=tuple(rows),
         footnotes=footnotes.sentences,
-        notes=tuple([*_other_ties(lines, ties), *_notes(group, features, lines, paper, against_paper)]),
+        notes=(*_other_ties(lines, ties), *_notes(group, features, lines, paper, against_paper)),
     )
 
 
@@ -114,7 +116,7 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
     footnotes = _Footnotes()
     paper = printed.find(group.data, features, "lookup") if against_paper and bits == LOOKUP_BITS else None
     rows: list[Row] = []
-    beside: list[list[float | None] | None] = []
+    beside: list[list[float | None] | None] = []  # what the paper prints, where it does
     for line, measure in product(lines, _MEASURES):
         cells = [
             _cell(line, bits, direction, lambda found, m=measure, r=radius: getattr(found.lookup, m)[r], footnotes)  # type: ignore[misc]
@@ -141,7 +143,7 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
         ),
         rows=tuple(rows),
         footnotes=footnotes.sentences,
-        notes=tuple([*(gap if undefined else []), *_notes(group, features, lines, paper, against_paper)]),
+        notes=(*(gap if undefined else []), *_notes(group, features, lines, paper, against_paper)),
     )
 
 
@@ -193,13 +195,12 @@ def _beside(rows: list[Row], numbers: Sequence[Sequence[float | None] | None]) -
         made.append(row)
         if values is None:
             continue
-        blank = ("",) * (len(row.names) - 1)
-        made.append(Row(("· paper", *blank), tuple(Cell(value) for value in values), "paper"))
+        made.append(Row(("· paper", *row.names[1:]), tuple(Cell(value) for value in values), "paper"))
         differences = [
             Cell(None if cell.value is None or value is None else cell.value - value, signed=True)
             for cell, value in zip(row.cells, values, strict=True)
         ]
-        made.append(Row(("· Δ", *blank), tuple(differences), "difference"))
+        made.append(Row(("· Δ", *row.names[1:]), tuple(differences), "difference"))
     return made
 
 
@@ -245,11 +246,8 @@ def _other_ties(lines: Sequence[Line], ties: Ties) -> list[str]:
     gaps = [abs(found.map[ties] - found.map[other]) for report in reports for found in report.directions.values()]
     if not gaps:
         return []
-    return (
-        [f"With ties in {other} order no run differs from this table by more than {max(gaps):.4f}."]
-        if other == "stable"
-        else [f"The exact mean over all orders of ties differs from these runs by at most {max(gaps):.4f}."]
-    )
+    said = "Database order among ties" if other == "stable" else "The exact mean over all orders of ties"
+    return [f"{said} differs from these runs by at most {max(gaps):.4f}."]
 
 
 def _notes(group: Group, features: str, lines: Sequence[Line], paper: Printed | None, against_paper: bool) -> list[str]:
@@ -279,8 +277,3 @@ def _about_paper(group: Group, features: str, lines: Sequence[Line], paper: Prin
             f"these runs have {queries:,} and {train:,}."
         )
     return said
-
-
-def find_run(runs: Sequence[Run], bits: int, seed: int) -> Run | None:
-    """The run of a length and seed."""
-    return next((run for run in runs if (run.bits, run.seed) == (bits, seed)), None)

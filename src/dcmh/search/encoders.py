@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 Packed = NDArray[np.uint8]
+
+BATCH = 32  # pictures in the network at once; that of `dcmh.features`, which would load torch
 
 
 class Encoders:
@@ -83,20 +85,25 @@ class Encoders:
         return codes.pack(self.model.encode(**{modality: column}))
 
     def check(self, data: Dataset) -> list[str]:
-        """The modalities that data and model share; other kinds under the same name, or none shared, are an error."""
-        shared = [name for name in self.modalities if name in data.modalities]
-        if not shared:
+        """The modalities that data and model share. See `shared_modalities`."""
+        return shared_modalities({name: self.kind(name) for name in self.modalities}, data)
+
+
+def shared_modalities(kinds: Mapping[str, str], data: Dataset) -> list[str]:
+    """The modalities that data and model share; other kinds under the same name, or none shared, are an error."""
+    shared = [name for name in kinds if name in data.modalities]
+    if not shared:
+        raise ModelMismatch(
+            f"The data has {', '.join(data.modalities)}, the model knows {', '.join(kinds)}. "
+            "Give data of the kind the model learned from."
+        )
+    for name in shared:
+        if data[name].kind != kinds[name]:
             raise ModelMismatch(
-                f"The data has {', '.join(data.modalities)}, the model knows {', '.join(self.modalities)}. "
+                f"The model's {name} holds {kinds[name]}s, the data's {data[name].kind}s. "
                 "Give data of the kind the model learned from."
             )
-        for name in shared:
-            if data[name].kind != self.kind(name):
-                raise ModelMismatch(
-                    f"The model's {name} holds {self.kind(name)}s, the data's {data[name].kind}s. "
-                    "Give data of the kind the model learned from."
-                )
-        return shared
+    return shared
 
 
 class Prepared:

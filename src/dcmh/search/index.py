@@ -16,7 +16,7 @@ import numpy as np
 from dcmh.catalogue import Catalogue, Item
 from dcmh.errors import DataError, ParameterError, QueryError
 from dcmh.search import asking, finding, place
-from dcmh.search.encoders import Encoders
+from dcmh.search.encoders import Encoders, shared_modalities
 from dcmh.search.hits import Hit, Hits, Query
 from dcmh.search.stored import StoredCodes, try_to_save
 
@@ -78,6 +78,7 @@ class SearchIndex:
         folder = Path(f"{data.name or 'data'}.dcmh" if folder is None else folder)
         model = Path(model) if isinstance(model, str) else model
         place.check_target(folder)
+        _check_data(model, data)
         said = None if report is None else json.dumps(report.to_json(), indent=1) + "\n"
         with place.writer(folder):
             catalogue = place.begin(folder, model, rebuild=rebuild, report=said)
@@ -314,6 +315,14 @@ class SearchIndex:
                 digest.update(str(text[row] if text is not None else "").encode())
                 names.append(f"added {digest.hexdigest()}")
         return names
+
+
+def _check_data(model: Hasher | Path, data: Dataset) -> None:
+    """Refuse data that the model cannot encode, before anything is written."""
+    if isinstance(model, Path):
+        Encoders(model).check(data)
+    else:
+        shared_modalities({name: model.views_[name].kind for name in model.modalities}, data)
 
 
 def _update(

@@ -24,9 +24,9 @@ from dcmh.data.dataset import Dataset
 from dcmh.errors import ImageError
 from dcmh.images import content_hash
 from dcmh.search.compare import Changes, Comparison, Content, Entry
-from dcmh.search.encoders import Encoders, Prepared, encode_texts
+from dcmh.search.encoders import BATCH, Encoders, Prepared, encode_texts
 
-PICTURES = 32  # in a group: a batch of the network
+PICTURES = BATCH  # in a group
 ENTRIES = 1024  # in a group at most, whatever they need
 HASHED_AHEAD = 256
 COMMIT_SECONDS = 1.0

@@ -1,0 +1,66 @@
+"""A whole column to packed codes, for programs that want codes and no index."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from dcmh.data.columns import Column, Images, Texts
+from dcmh.errors import ImageError
+from dcmh.images import content_hash
+from dcmh.search.encoders import BATCH, Encoders, PictureEncoder, Prepared, encode_texts
+
+Codes = dict[int, bytes]  # row to packed code
+Failed = dict[int, str]  # row to reason
+
+
+def encode_column(
+    encoders: Encoders, column: Column, modality: str, *, progress: Callable[[int, int], None] | None = None
+) -> tuple[Codes, Failed]:
+    """The packed codes of the rows that are there and can be encoded, and why others cannot."""
+    rows = np.flatnonzero(column.observed).tolist()
+    if isinstance(column, Images):
+        return _pictures(encoders.pictures(modality), column, rows, progress)
+    words = encoders.words
+    if isinstance(column, Texts) and words is not None:
+        found = dict(zip(rows, encode_texts(words, [column.values[row] for row in rows]), strict=True))
+        failed = {row: "no word that the model knows" for row, code in found.items() if code is None}
+        return {row: code for row, code in found.items() if code is not None}, failed
+    packed = encoders.vectors(modality, column.take(np.array(rows)))
+    return {row: code.tobytes() for row, code in zip(rows, packed, strict=True)}, {}
+
+
+def _pictures(
+    encoder: PictureEncoder, column: Images, rows: list[int], progress: Callable[[int, int], None] | None
+) -> tuple[Codes, Failed]:
+    """Two batches are decoded while one is in the network."""
+    found: Codes = {}
+    failed: Failed = {}
+    ahead: deque[tuple[list[int], Prepared]] = deque()
+
+    def finish() -> None:
+        batch, prepared = ahead.popleft()
+        for row, code in zip(batch, encoder.finish(prepared), strict=True):
+            if isinstance(code, ImageError):
+                failed[row] = str(code)
+            else:
+                found[row] = code
+        if progress:
+            progress(len(found) + len(failed), len(rows))
+
+    for start in range(0, len(rows), BATCH):
+        batch, contents = [], []
+        for row in rows[start : start + BATCH]:
+            try:
+                contents.append(content_hash(column.source(row)))  # type: ignore[arg-type] # it is observed
+                batch.append(row)
+            except ImageError as error:
+                failed[row] = str(error)
+        ahead.append((batch, encoder.prepare([column.source(row) for row in batch], contents)))
+        if len(ahead) > 2:
+            finish()
+    while ahead:
+        finish()
+    return found, failed
