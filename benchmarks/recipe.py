@@ -16,9 +16,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from accuracy import prepare
 
 import dcmh
-from accuracy import prepare
 from dcmh.data import Split
 from dcmh.methods.dcmh import DCMH
 from dcmh.recipes import Stable

@@ -115,9 +115,9 @@ def test_a_corner_of_the_bench(folder):
     config = bench.read(folder / "small.toml")
     tasks = bench.plan(config, only=["cca"], bits=[8], seeds=1)
     assert [(task.label, task.bits, task.seed) for task in tasks] == [("cca", 8, 0)]
-    with pytest.raises(ParameterError, match="--only ccaa: the bench has no such. Its methods: cca, ridge"):
+    with pytest.raises(ParameterError, match=r"--only ccaa: the bench has no such\. Its methods: cca, ridge"):
         bench.plan(config, only=["ccaa"])
-    with pytest.raises(ParameterError, match="--bits 64: the bench has no such. Its lengths: 4, 8"):
+    with pytest.raises(ParameterError, match=r"--bits 64: the bench has no such\. Its lengths: 4, 8"):
         bench.plan(config, bits=[64])
 
 

@@ -33,9 +33,10 @@ def test_the_whole_story(cli, tmp_path):
     assert answer.out.count("its words were not shown) finds, of 160 texts:\n") == 1
     assert answer.out.count(" of 64 bits differ  ") == 16
     assert openmoji.ATTRIBUTION in answer.err
-    assert "Wrote demo/model in" in answer.err
+    assert "Wrote demo/model and demo/openmoji.dcmh in" in answer.err
     assert "dcmh evaluate demo/model" in answer.err
-    assert left_behind(tmp_path / "demo") == ["model"]
+    assert left_behind(tmp_path / "demo") == ["model", "openmoji.dcmh"]
+    assert cli("search", "demo/openmoji.dcmh", "ocean boat").code == 0
     assert cli("evaluate", "demo/model").code == 0
 
     said = json.loads(cli("demo", "--json", "--out", "again").out)

@@ -31,11 +31,14 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dcmh import methods
 from dcmh.data import available
 from dcmh.errors import ParameterError
+from dcmh.methods.base import Hasher
 from dcmh.metrics import TIES
 
 FEATURES = {
@@ -146,8 +149,6 @@ def _methods(record: Any, features: tuple[str, ...], file: Path) -> tuple[Entry,
 
 
 def _entry(label: str, table: Any, features: tuple[str, ...], file: Path) -> Entry:
-    from dcmh import methods
-
     if not isinstance(table, dict):
         raise ParameterError(f"[methods.{label}] must be a table of settings.")
     settings = dict(table)
@@ -170,17 +171,20 @@ def _entry(label: str, table: Any, features: tuple[str, ...], file: Path) -> Ent
         grid={name: tuple(_as(own[name], value) for value in values) for name, values in grid.items()},
     )
     for point in grid_points(entry):
-        methods.get(method)(
-            **{**entry.settings, **point}
-        )  # values that make no sense are refused now, not after an hour
+        kind_of(method)(**{**entry.settings, **point})  # values that make no sense are refused now, not after an hour
     return entry
 
 
-def parameters_of(method: str) -> dict[str, Any]:
-    """The settings of a method with its own values for them."""
-    from dcmh import methods
+@cache
+def kind_of(method: str) -> type[Hasher]:
+    """The class of a method; looked up once, as a bench asks for it again and again."""
+    return methods.get(method)
 
-    return {name: value.default for name, value in inspect.signature(methods.get(method)).parameters.items()}
+
+@cache
+def parameters_of(method: str) -> Mapping[str, Any]:
+    """The settings of a method with its own values for them."""
+    return {name: value.default for name, value in inspect.signature(kind_of(method)).parameters.items()}
 
 
 def grid_points(entry: Entry) -> list[dict[str, Any]]:

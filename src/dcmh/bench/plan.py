@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dcmh import methods
-from dcmh.bench.config import Config, Entry, grid_points, parameters_of
+from dcmh.bench.config import Config, Entry, grid_points, kind_of, parameters_of
 from dcmh.errors import ParameterError
 from dcmh.methods.base import Hasher
 
@@ -44,11 +43,10 @@ class Task:
 
     def build(self, device: str = "auto") -> Hasher:
         """The method with its settings, not yet fitted."""
-        kind = methods.get(self.method)
         settings = {"bits": self.bits, "seed": self.seed, **self.settings}
         if "device" in parameters_of(self.method):
             settings["device"] = device
-        return kind(**settings)
+        return kind_of(self.method)(**settings)
 
 
 def plan(config: Config, *, only: Sequence[str] = (), bits: Sequence[int] = (), seeds: int | None = None) -> list[Task]:

@@ -206,14 +206,13 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def _about(config: Config, task: Task, model: Hasher, device: str) -> dict[str, Any]:
-    title = methods.available()[task.method].partition(":")[0]
     return {
         "format": FORMAT,
         "data": {"name": config.name, "source": config.data},
         "split": {"folder": task.folder.name, "seed": config.split.seed},
         "features": task.features,
         "label": task.label,
-        "title": title if task.label == task.method else task.label,
+        "title": _title(task.method) if task.label == task.method else task.label,
         "method": task.method,
         "varied": task.varied,
         "parameters": parameters(model),
@@ -225,6 +224,12 @@ def _about(config: Config, task: Task, model: Hasher, device: str) -> dict[str, 
         "versions": _versions(),
         "commit": _commit(),
     }
+
+
+@cache
+def _title(method: str) -> str:
+    """The method's name as papers write it: what stands before the colon in the first line of its file."""
+    return methods.available()[method].partition(":")[0]
 
 
 def _device_name(device: str) -> str:

@@ -42,6 +42,7 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
     place = out / "model"
     folder.check_target(place)
     model, split, report, whole = _learn(place)
+    _index(place, whole, out / "openmoji.dcmh")
     searches = [_search(model, whole, "image", text=words) for words in WORDS]
     searches.append(_search(model, split.database, "text", picture=_held_out_picture(split.query)))
     if json:
@@ -51,12 +52,12 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
         for search in searches:
             console.result(f"\n{_page(search)}")
     console.say("\n" + " ".join(whole.notes))
-    console.say(f"Wrote {place} in {time.monotonic() - began:.0f} s. Next, one of:")
+    console.say(f"Wrote {place} and {out / 'openmoji.dcmh'} in {time.monotonic() - began:.0f} s. Next, one of:")
     shown_place = shlex.quote(str(place))
     for command in (
+        f'search {shlex.quote(str(out / "openmoji.dcmh"))} "rain cloud"',
         f"evaluate {shown_place}",
         f"info {shown_place}",
-        "methods",
         "train photos/    (a folder of yours)",
     ):
         console.say(f"  dcmh {command}")
@@ -91,6 +92,13 @@ def _learn(place: Path) -> tuple[Hasher, Split, Report, Dataset]:
     record: dict[str, Any] = {"data": source.record(), "device": device, "command": console.command()}
     record |= {"seconds": seconds, "skipped": found.skipped}
     return model, split, measure_and_save(model, split, place, record), found.data
+
+
+def _index(place: Path, data: Dataset, folder: Path) -> None:
+    """What `dcmh index openmoji` does, so that the demo's words can be searched from the command line."""
+    from dcmh.search import SearchIndex
+
+    SearchIndex.build(place, data, folder).close()
 
 
 def _held_out_picture(queries: Dataset) -> Dataset:
