@@ -155,6 +155,14 @@ def test_killed_in_the_middle_only_whole_files_are_left_and_it_goes_on(folder, d
         assert json.loads(file.read_text())["report"] == json.loads(twin.read_text())["report"]
 
 
+def test_info_explains_results(here, done):
+    page = dict(line.split(None, 1) for line in here("info", "results").out.splitlines())
+    assert page["kind"] == "results of dcmh bench"
+    assert page["runs"] == "28"
+    assert page["methods"] == "cca; dcmh; ridge"
+    assert page["lengths"] == "16; 64"
+
+
 def test_what_cannot_be_done_is_said(here, tmp_path):
     assert here("bench", "none.toml").last == (
         "Cannot read the bench none.toml: No such file or directory. Give a TOML file."

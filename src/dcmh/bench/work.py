@@ -118,7 +118,9 @@ class Pace:
         self._seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def note(self, record: Mapping[str, Any]) -> None:
-        seconds = sum(record.get("seconds", {}).values())
+        if "error" in record:  # refusing takes no time, and says nothing about the runs that work
+            return
+        seconds = sum(record["seconds"].values())
         for key in ((record["label"], record["features"]), (record["label"], ""), ("", "")):
             self._seconds[key].append(seconds)
 

@@ -50,7 +50,7 @@ COMMANDS = {
     ),
     "methods": ("List the hashing methods, or describe one.", "dcmh methods dcmh"),
     "info": (
-        "Say what a model, an index, codes, a checkpoint or a data folder is, and how it was made.",
+        "Say what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.",
         "dcmh info photos.model",
     ),
 }

@@ -13,7 +13,7 @@ from dcmh.errors import DataError
 
 
 def info(path: str, /, *, json: Switch = False) -> None:
-    """Say what a model, an index, codes, a checkpoint or a data folder is, and how it was made.
+    """Say what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.
 
     Parameters
     ----------
@@ -44,6 +44,8 @@ def _look(place: Path, named: str) -> tuple[str, dict[str, Any]]:
         return "codes", _codes(place)
     if (place / "hamming.json").is_file():
         return "Hamming index", _index(place / "hamming.json")
+    if _is_results(place):
+        return "results of dcmh bench", _results(place)
     from dcmh.cli.data import describe
     from dcmh.cli.source import Source
 
@@ -130,6 +132,32 @@ def _search_index(place: Path) -> dict[str, Any]:
 def _codes(place: Path) -> dict[str, Any]:
     record: dict[str, Any] = _read(place / "codes.json") or {}
     return {name: value for name, value in record.items() if name != "kind"}
+
+
+def _is_results(place: Path) -> bool:
+    """Whether a folder holds results: its first JSON file is a run of a method."""
+    file = next(place.rglob("*.json"), None) if place.is_dir() else None
+    try:
+        record = None if file is None else json_lines.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and {"format", "method", "varied", "parameters"} <= set(record)
+
+
+def _results(place: Path) -> dict[str, Any]:
+    from dcmh import report
+
+    runs = report.read(place)
+    return {
+        "data": sorted({run.data for run in runs}),
+        "runs": len(runs),
+        "refused": sum(run.error is not None for run in runs),
+        "methods": sorted({run.label for run in runs}),
+        "features": sorted({run.features for run in runs}),
+        "lengths": sorted({run.bits for run in runs}),
+        "seeds": sorted({run.seed for run in runs}),
+        "next": f"dcmh report {place}",
+    }
 
 
 def _read(path: Path) -> Any:
