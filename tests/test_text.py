@@ -9,19 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcmh.errors import DataError, NotFittedError, ParameterError
-from dcmh.text import STOP_WORDS, BagOfWords, words_of
+from dcmh.text import STOP_WORDS, BagOfWords, singular, words_of
 
 TEXTS = ["Two dogs on a beach", "a dog's beach", "DOG dog dog, naïve café", "beach 2024 x-ray", None, "the dogs"]
 COCO = Path(__file__).parents[1] / "../shared/data/coco12k/pairs.jsonl"
 
 
-def against_scikit_learn(texts, *, min_count, max_words, stop_words, binary):
+def against_scikit_learn(texts, *, min_count, stop_words, binary, plurals=True):
     from sklearn.feature_extraction.text import CountVectorizer
 
-    ours = BagOfWords(min_count=min_count, max_words=max_words, stop_words=stop_words, binary=binary).fit(texts)
-    theirs = CountVectorizer(
-        min_df=min_count, max_features=max_words, binary=binary, stop_words=list(STOP_WORDS) if stop_words else None
-    )
+    ours = BagOfWords(min_count=min_count, stop_words=stop_words, binary=binary, plurals=plurals).fit(texts)
+    stopped = list(STOP_WORDS) if stop_words else None
+    if plurals:
+        theirs = CountVectorizer(min_df=min_count, binary=binary, stop_words=stopped)
+    else:
+        plain = CountVectorizer(stop_words=stopped).build_analyzer()
+        analyse = lambda text: [singular(word) for word in plain(text)]  # noqa: E731
+        theirs = CountVectorizer(min_df=min_count, binary=binary, analyzer=analyse)
     expected = theirs.fit_transform(texts).toarray()
     assert set(ours.words_) == set(theirs.vocabulary_)
     order = [theirs.vocabulary_[word] for word in ours.words_]
@@ -32,28 +36,45 @@ def against_scikit_learn(texts, *, min_count, max_words, stop_words, binary):
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("stop_words", [True, False])
 @pytest.mark.parametrize("min_count", [1, 2])
-def test_equals_count_vectorizer(binary, stop_words, min_count):
+@pytest.mark.parametrize("plurals", [True, False])
+def test_equals_count_vectorizer(binary, stop_words, min_count, plurals):
     texts = [text or "" for text in TEXTS] * 2 + ["_under score_ é ß straße İstanbul ǅ ١٢٣ 日本 日本語 a_b"]
-    ours, vectors = against_scikit_learn(
-        texts, min_count=min_count, max_words=None, stop_words=stop_words, binary=binary
-    )
+    settings = {"min_count": min_count, "stop_words": stop_words, "binary": binary, "plurals": plurals}
+    ours, vectors = against_scikit_learn(texts, **settings)
     np.testing.assert_array_equal(ours.counts_, (vectors > 0).sum(axis=0))
 
 
-words = st.lists(st.text(alphabet="abcdeé_1 -'Aß", max_size=12), min_size=1, max_size=15)
+words = st.lists(st.text(alphabet="abcdeis é_1 -'Aß", max_size=12), min_size=1, max_size=15)
 
 
-@given(words, st.booleans())
-def test_equals_count_vectorizer_on_any_text(texts, binary):
+@given(words, st.booleans(), st.booleans())
+def test_equals_count_vectorizer_on_any_text(texts, binary, plurals):
     if not any(words_of(text) for text in texts):
         return
-    against_scikit_learn(texts, min_count=1, max_words=None, stop_words=False, binary=binary)
+    against_scikit_learn(texts, min_count=1, stop_words=False, binary=binary, plurals=plurals)
+
+
+@pytest.mark.parametrize(
+    ("word", "form"),
+    [
+        ("dogs", "dog"),
+        ("berries", "berry"),
+        ("grass", "grass"),
+        ("bus", "bus"),
+        ("tennis", "tennis"),
+        ("gas", "gas"),
+        ("ties", "tie"),
+    ],
+)
+def test_plurals_fold_by_their_ending(word, form):
+    assert singular(word) == form
 
 
 @pytest.mark.skipif(not COCO.exists(), reason="real captions are not here")
 def test_equals_count_vectorizer_on_real_captions():
     texts = [json.loads(line)["text"] for line in COCO.read_text().splitlines()[:2000]]
-    against_scikit_learn(texts, min_count=4, max_words=None, stop_words=True, binary=True)
+    against_scikit_learn(texts, min_count=4, stop_words=True, binary=True)
+    against_scikit_learn(texts, min_count=2, stop_words=True, binary=True, plurals=False)
     frequent = BagOfWords(max_words=50).fit(texts)
     everything = BagOfWords().fit(texts)
     assert frequent.words_ == everything.words_[:50]
@@ -79,7 +100,7 @@ def test_the_file_is_readable(tmp_path):
     header, *lines = (tmp_path / "vocabulary.txt").read_text(encoding="utf-8").splitlines()
     assert header.startswith("# dcmh vocabulary {")
     assert '"min_count": 2' in header
-    assert lines == ["beach\t3", "dog\t2", "dogs\t2"]
+    assert lines == ["dog\t4", "beach\t3"]
 
 
 def test_most_frequent_first_then_alphabetical():
@@ -116,7 +137,7 @@ def test_nearest_spelling():
 
 def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"No word occurs in 4 or more of the 2 texts; .*'dog', in 2. Lower min_count"):
-        BagOfWords().fit(["dog", "dog cat"])
+        BagOfWords(min_count=4).fit(["dog", "dog cat"])
     with pytest.raises(DataError, match="hold no words"):
         BagOfWords().fit(["", None])
     with pytest.raises(DataError, match="got one string"):

@@ -123,7 +123,7 @@ def _config(file: Path, record: dict[str, Any]) -> Config:
     return Config(
         file=file,
         data=where,
-        name=_folder_name(record.get("name", data if where == data else Path(where).stem)),
+        name=_folder_name(record.get("name", data if data in available() else Path(where).stem)),
         bits=_numbers(record, "bits", 1),
         seeds=_numbers(record, "seeds", 0),
         ties=ties,
