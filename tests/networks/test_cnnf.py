@@ -5,7 +5,10 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from dcmh.errors import ModelError
+import dcmh
+from dcmh.data.toy import toy
+from dcmh.errors import ModelError, ParameterError
+from dcmh.methods.dcmh import DCMH
 from dcmh.networks import cnnf
 from dcmh.networks.cnnf import CNNF
 
@@ -101,3 +104,19 @@ def test_wrong_files_are_refused(tmp_path):
     weights_file(tmp_path / "short.mat", new=False, shapes=short)
     with pytest.raises(ModelError, match="no layer conv4"):
         cnnf.load_matconvnet(CNNF(), tmp_path / "short.mat")
+
+
+def test_the_papers_system_runs_on_pixels(tmp_path):
+    """CNN-F, literal recipe, raw pixels: one iteration, saved and loaded. The weights are the miniature's."""
+    weights_file(tmp_path / "f.mat", new=True)
+    data = toy(n=16, size=32)
+    model = DCMH(
+        bits=8, recipe="paper", network="cnn-f", weights=tmp_path / "f.mat", finetune=True, epochs=1, batch_size=8
+    )
+    model.fit(data).save(tmp_path / "model")
+    assert (dcmh.load(tmp_path / "model").encode(image=data.image) == model.encode(image=data.image)).all()
+
+
+def test_weights_are_never_made_up():
+    with pytest.raises(ParameterError, match="needs its ImageNet weights"):
+        DCMH(bits=8, network="cnn-f").fit(toy(n=16))

@@ -49,10 +49,18 @@ class Task:
         return kind_of(self.method)(**settings)
 
 
-def plan(config: Config, *, only: Sequence[str] = (), bits: Sequence[int] = (), seeds: int | None = None) -> list[Task]:
-    """All runs, or a corner: some methods (by label or method), some lengths, the first so many seeds."""
+def plan(
+    config: Config,
+    *,
+    only: Sequence[str] = (),
+    features: Sequence[str] = (),
+    bits: Sequence[int] = (),
+    seeds: int | None = None,
+) -> list[Task]:
+    """All runs, or a corner: some methods (by label or method), feature sets, lengths, the first so many seeds."""
     named = {entry.label for entry in config.methods} | {entry.method for entry in config.methods}
     _check("--only", only, named, "methods")
+    _check("--features", features, {name for entry in config.methods for name in entry.features}, "feature sets")
     _check("--bits", bits, config.bits, "lengths")
     if seeds is not None and seeds < 1:
         raise ParameterError(f"--seeds {seeds}: ask for at least one.")
@@ -61,10 +69,12 @@ def plan(config: Config, *, only: Sequence[str] = (), bits: Sequence[int] = (), 
     for entry in config.methods:
         if only and entry.label not in only and entry.method not in only:
             continue
-        for features in entry.features:
+        for feature_set in entry.features:
+            if features and feature_set not in features:
+                continue
             for point in grid_points(entry):
-                settings = _network(entry, features, config) | entry.settings | point
-                first = Task(entry.label, entry.method, features, settings, point, 0, 0, folder)
+                settings = _network(entry, feature_set, config) | entry.settings | point
+                first = Task(entry.label, entry.method, feature_set, settings, point, 0, 0, folder)
                 for length in bits or config.bits:
                     for seed in config.seeds[:seeds]:
                         task = replace(first, bits=length, seed=seed)

@@ -21,6 +21,7 @@ def bench(
     /,
     *,
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
+    features: Annotated[list[str] | None, Parameter(negative="")] = None,
     bits: Annotated[list[int] | None, Parameter(negative="")] = None,
     seeds: int | None = None,
     jobs: int = 1,
@@ -40,6 +41,8 @@ def bench(
         The TOML file: data, split, features, methods, bits, seeds.
     only
         Only these methods; may be repeated.
+    features
+        Only these feature sets; may be repeated.
     bits
         Only these lengths; may be repeated.
     seeds
@@ -60,7 +63,7 @@ def bench(
     if jobs < 1:
         raise ParameterError(f"--jobs {jobs}: at least one run at a time.")
     settled = bench.read(config)
-    tasks = bench.plan(settled, only=only or (), bits=bits or (), seeds=seeds)
+    tasks = bench.plan(settled, only=only or (), features=features or (), bits=bits or (), seeds=seeds)
     pace, todo, failed = bench.Pace(), [], 0
     for task in tasks:
         record = bench.done(task, out)

@@ -20,10 +20,11 @@ def backbone(name: str, *, weights: Path | None = None) -> tuple[nn.Module, int]
     if name == "efficientnet-lite0":
         return efficientnet.load_imagenet(efficientnet.EfficientNetLite0(), weights), efficientnet.FEATURES
     if name == "cnn-f":
-        network = cnnf.CNNF()
-        if weights is not None:
-            cnnf.load_matconvnet(network, weights)
-        return network, cnnf.FEATURES
+        if weights is None:
+            raise ParameterError(
+                "cnn-f needs its ImageNet weights. Give MatConvNet's imagenet-vgg-f.mat with --weights."
+            )
+        return cnnf.load_matconvnet(cnnf.CNNF(), weights), cnnf.FEATURES
     raise ParameterError(f"No image network {name!r}. Available: {', '.join(BACKBONES)}.")
 
 
