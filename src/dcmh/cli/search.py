@@ -15,7 +15,7 @@ from dcmh.cli.options import Switch
 from dcmh.errors import DCMHError, ParameterError, QueryError
 
 if TYPE_CHECKING:
-    from dcmh.search import Hits, SearchIndex
+    from dcmh.search import Hit, Hits, SearchIndex
 
 WIDTH = 70  # letters of a text that the table shows
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # dcmh.images would load Pillow
@@ -100,6 +100,14 @@ def _answer_lines(index: SearchIndex, k: int | None, radius: int | None, in_: st
     return 1 if asked and failed == asked else 0
 
 
+def _file(index: SearchIndex, hit: Hit) -> str:
+    """Where the item lies in its data folder; its name for one without a picture file."""
+    if hit.path is None:
+        return hit.name
+    path, root = Path(hit.path), index.root
+    return str(path.relative_to(root) if root is not None and path.is_relative_to(root) else path)
+
+
 def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
     if hits.query.text is not None:
         console.say(_words(hits))
@@ -113,7 +121,7 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
     width = len(str(hits.hits[-1].distance))
     precision = ["not measured" if hit.precision is None else f"{hit.precision:.2f}" for hit in hits]
     rows = [
-        [f"{hit.distance:>{width}} / {hit.bits}", share, hit.name, _shortened(hit.text)]
+        [f"{hit.distance:>{width}} / {hit.bits}", share, _file(index, hit), _shortened(hit.text)]
         for hit, share in zip(hits, precision, strict=True)
     ]
     measured = any(hit.precision is not None for hit in hits)
