@@ -246,8 +246,6 @@ class TestPacked:
     def path(self, request, monkeypatch):
         if request.param == "numpy":
             monkeypatch.setattr(packed, "_kernels", lambda: None)
-        else:
-            pytest.importorskip("numba")
 
     @pytest.mark.usefixtures("path")
     @pytest.mark.parametrize(("bits", "n_labels"), [(3, 1), (16, 24), (20, 70), (64, 128), (130, 300)])

@@ -137,7 +137,8 @@ def test_a_gpu_that_is_not_there(cli, tmp_path, toy_model):
 
 
 def test_features_that_are_no_numbers(cli, tmp_path):
-    savemat = pytest.importorskip("scipy.io").savemat
+    from scipy.io import savemat
+
     generator = np.random.default_rng(0)
     arrays = {f"{kind}_{part}": generator.random((40, 6)) for kind in "IT" for part in ("tr", "te")}
     arrays |= {f"L_{part}": np.eye(4)[np.arange(40) % 4] for part in ("tr", "te")}

@@ -74,7 +74,8 @@ def test_ties_go_to_the_older_item(engine):
 
 
 def test_faiss_agrees(numba_engine):
-    faiss = pytest.importorskip("faiss")
+    import faiss
+
     rng = np.random.default_rng(5)
     items, queries = random_codes(rng, 20_000, 128, centres=50), random_codes(rng, 40, 128, centres=50)
     flat = faiss.IndexBinaryFlat(128)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError
+from dcmh.files import write_text
 
 FORMAT = 1
 
@@ -49,7 +48,7 @@ class Split:
 
     def save(self, path: Path | str) -> None:
         """Write `to_text`, whole or not at all."""
-        _write_whole(Path(path), self.to_text())
+        write_text(path, self.to_text())
 
     @classmethod
     def load(cls, path: Path | str, data: Dataset) -> Split:
@@ -166,17 +165,3 @@ def _check_dissimilar(labels: NDArray[np.uint8]) -> None:
             "Every pair is similar: only one label is in use, or all items share one. "
             "Give labels that tell items apart, or none."
         )
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write so that readers see the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
