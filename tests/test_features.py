@@ -73,3 +73,10 @@ def test_batches_are_in_order_and_bad_ones_left_out(tmp_path, pictures):
     assert [row for rows, _ in parts for row in rows] == [0, 1, 2, 3, 4, 5]
     assert [len(pixels) for _, pixels in parts] == [3, 3, 0]
     assert bad == [6]
+
+
+def test_a_cache_that_cannot_be_written_is_said(pictures, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("DCMH_HOME", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="DCMH_HOME"):
+        features.extract(pictures)

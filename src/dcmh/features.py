@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dcmh import device as devices
 from dcmh import images, networks
 from dcmh.data.columns import Images
-from dcmh.errors import DataError, ImageError
+from dcmh.errors import DataError, ImageError, ParameterError
 from dcmh.home import home
 from dcmh.networks import efficientnet
 
@@ -179,7 +179,7 @@ class FeatureStore:
         if not self.path.exists():
             return {}
         found: dict[bytes, NDArray[np.float32]] = {}
-        with contextlib.closing(self._open()) as database:
+        with self._opened() as database:
             for start in range(0, len(keys), 500):
                 part = keys[start : start + 500]
                 marks = ",".join("?" * len(part))
@@ -188,29 +188,37 @@ class FeatureStore:
         return found
 
     def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None:
-        with contextlib.closing(self._open()) as database, database:
+        with self._opened() as database, database:
             database.executemany(
                 "INSERT OR IGNORE INTO features VALUES (?, ?)",
                 [(key, np.ascontiguousarray(value, np.float32).tobytes()) for key, value in entries],
             )
 
-    def _open(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
-            database = sqlite3.connect(self.path, timeout=60)
-            database.execute("CREATE TABLE IF NOT EXISTS features (hash BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(self.path, timeout=60)) as database:
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS features (hash BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
+                )
+                yield database
+        except (OSError, sqlite3.OperationalError) as error:
+            raise DataError(
+                f"Cannot use the feature cache {self.path} ({error}). Check its rights and the space left, "
+                "or choose another folder with the environment variable DCMH_HOME."
+            ) from error
         except sqlite3.DatabaseError as error:
             raise DataError(
                 f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache."
             ) from error
-        return database
 
 
 def _weights_digest(network: str, weights: Path | None) -> str:
     """A short hash of the weights file, so that other weights never meet cached features."""
     path = efficientnet.imagenet_weights() if weights is None and network == "efficientnet-lite0" else weights
     if path is None:
-        return "random"
+        raise ParameterError(f"{network} needs its ImageNet weights. Give their file with --weights.")
     try:
         return hashlib.blake2b(Path(path).read_bytes(), digest_size=4).hexdigest()
     except OSError as error:

@@ -3,7 +3,7 @@
 Both answer the same questions of `dcmh.methods.dcmh`: which networks, which first outputs, which optimiser and rate, and how
 the three terms of the objective are weighed for one batch.
 
-Why a stable form is needed, in short (docs/recipe.md has the measurements): the paper sums its terms over all points, so
+Why a stable form is needed, in short (docs/recipe.md has more): the paper sums its terms over all points, so
 that their weights shift with n and bits; its balance term, read from the outputs of earlier visits, is a delayed feedback
 loop that drives the outputs to zero; and near zero the likelihood has no gradient.
 """
@@ -37,7 +37,7 @@ class Stable:
     """Each term as a mean, so that gamma = eta = 1 means the same for any n and any bits.
 
     - Theta is stretched to the range that it has at 64 bits, and starts at unit variance: neither flat nor saturated.
-    - The balance is that of the current batch, with the gradient of the whole in expectation; it cannot overshoot.
+    - The balance is that of the current batch, which pulls the same way as that of all points; it cannot overshoot.
     - S is softened to 0.98 and 0.02: labels are not beyond doubt.
     - AdamW with a cosine rate; one wide hidden layer with batch normalisation and dropout.
 

@@ -126,7 +126,8 @@ def test_queries_from_stdin_are_answered_line_by_line(ask, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("sunny noon\n\nxyzzyx\nphotos/003.png\n"))
     answer = ask("-", "-k", "1")
     assert answer.code == 0
-    words, unknown, picture = map(json.loads, answer.out.splitlines())
+    words, blank, unknown, picture = map(json.loads, answer.out.splitlines())
+    assert "empty" in blank["error"]
     assert (words["query"]["text"], len(words["hits"])) == ("sunny noon", 1)
     assert unknown["error"].startswith("No word of 'xyzzyx'")
     assert picture["hits"][0]["distance"] == 0

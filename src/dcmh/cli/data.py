@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from dcmh.cli import console
@@ -52,7 +53,7 @@ def data(
     console.result(console.fields(_lines(record)))
     skipped = [(row["file"], row["reason"]) for row in [*record["skipped"], *record.get("unreadable", [])]]
     say_skipped(skipped)
-    console.say(f"Next: dcmh train {name}")
+    console.say(f"Next: dcmh train {shlex.quote(name)}")
 
 
 def describe(data: Dataset) -> dict[str, Any]:

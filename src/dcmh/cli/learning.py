@@ -98,7 +98,7 @@ def _fit(model: Hasher, train: Dataset, work: Workspace) -> None:
     except torch.OutOfMemoryError as error:
         size = getattr(model, "batch_size", 128)
         raise DeviceError(
-            f"CUDA ran out of memory at batch size {size}. Try --batch-size {max(1, size // 2)}: the result is "
+            f"CUDA ran out of memory at batch size {size}. Try --batch-size {max(2, size // 2)}: the result is "
             "comparable, not identical; or --device cpu."
         ) from error
 

@@ -72,7 +72,7 @@ class DCMHOptions:
     eta: float | None = None
     """Weight of balance. Default: 1."""
     epochs: int | None = None
-    """Outer iterations. Default: 30, more for few items; 500 for paper."""
+    """Outer iterations. Default: 40, more for few items; 500 for paper."""
     batch_size: int | None = None
     """Items in a step. Default: 128."""
     learning_rate: float | None = None

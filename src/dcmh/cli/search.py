@@ -85,10 +85,10 @@ def _answer_lines(index: SearchIndex, k: int | None, radius: int | None, in_: st
     asked = failed = 0
     for line in sys.stdin:
         said = line.strip()
-        if not said:
-            continue
         asked += 1
         try:
+            if not said:
+                raise QueryError("The query is empty. Write words, or the path of a picture.")
             record = index.search(**_meant(said), k=k, radius=radius, in_=in_).to_json()
         except ParameterError:
             raise

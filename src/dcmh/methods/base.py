@@ -73,12 +73,9 @@ class Hasher(ABC):
         """Learn from training items; returns self. `progress` is called with a record now and then."""
         self._progress = progress
         train = self._check(train)
-        self.views_: dict[str, View] = {}
-        inputs = {}
-        for name, column in train.columns.items():
-            view = self._view(column.kind).fit(column)
-            inputs[name] = view(column)
-            self.views_[name] = view
+        views = {name: self._view(column.kind).fit(column) for name, column in train.columns.items()}
+        inputs = {name: views[name](column) for name, column in train.columns.items()}
+        self.views_: dict[str, View] = views
         self.trained_on_ = {"name": train.name, "items": len(train), "fingerprint": train.fingerprint()}
         self.history_: list[dict[str, Any]] = []
         observed = {name: train.observed(name) for name in train.modalities}

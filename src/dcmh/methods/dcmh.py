@@ -30,7 +30,7 @@ from dcmh import __version__, codes, metrics, networks, objective, training
 from dcmh import device as devices
 from dcmh.data.columns import Images, Kind
 from dcmh.data.dataset import Dataset
-from dcmh.errors import ParameterError, TrainingStopped
+from dcmh.errors import DataError, ParameterError, TrainingStopped
 from dcmh.features import decoded_batches, to_batch
 from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.networks import hashing
@@ -39,6 +39,7 @@ from dcmh.training import Checkpoint, Pixels, Run, Side
 from dcmh.views import FeatureView, PixelView, View, WordView
 
 CHECKPOINT_SECONDS = 15.0
+FEWEST_HELD_OUT = 10
 
 
 class DCMH(Hasher):
@@ -56,8 +57,8 @@ class DCMH(Hasher):
         For pictures: "efficientnet-lite0" or "cnn-f". With finetune=False its features are computed once and kept.
     weights
         MatConvNet's imagenet-vgg-f.mat, for "cnn-f".
-    hidden, dropout
-        Of the hash networks ("stable").
+    learning_rate, hidden, dropout
+        Of the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
     validation
         Share of the training points held out, only to show the MAP on them while training.
     """
@@ -88,14 +89,15 @@ class DCMH(Hasher):
             raise ParameterError(f"recipe must be 'stable' or 'paper', not {recipe!r}.")
         if network not in networks.BACKBONES:
             raise ParameterError(f"No image network {network!r}. Available: {', '.join(networks.BACKBONES)}.")
-        for name, value, low in (("gamma", gamma, 0.0), ("eta", eta, 0.0), ("learning_rate", learning_rate, 0.0)):
-            if not low <= value < float("inf"):
-                raise ParameterError(f"{name} must be a number of at least {low:g}, not {value!r}.")
-        for name, count in (("epochs", 1 if epochs is None else epochs), ("batch_size", batch_size)):
-            if count < 1:
-                raise ParameterError(f"{name} must be at least 1, not {count!r}.")
+        for name, value in (("gamma", gamma), ("eta", eta), ("learning_rate", learning_rate)):
+            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise ParameterError(f"{name} must be a number of at least 0, not {value!r}.")
+        whole = (("epochs", 1 if epochs is None else epochs, 1), ("batch_size", batch_size, 2), ("hidden", hidden, 0))
+        for name, count, low in whole:
+            if not isinstance(count, int) or count < low:
+                raise ParameterError(f"{name} must be a whole number of at least {low}, not {count!r}.")
         for name, share in (("dropout", dropout), ("validation", validation)):
-            if not 0 <= share < 1:
+            if not isinstance(share, int | float) or not 0 <= share < 1:
                 raise ParameterError(f"{name} must be at least 0 and below 1, not {share!r}.")
         self.recipe = recipe
         self.gamma = gamma
@@ -214,6 +216,8 @@ class DCMH(Hasher):
         for name, values in inputs.items():
             data = Pixels(values, target) if isinstance(values, Images) else torch.from_numpy(values).to(target)
             rows = torch.from_numpy(np.flatnonzero(observed[name] & kept)).to(target)
+            if len(rows) < 2:
+                raise DataError(f"Only {len(rows)} training item has the modality {name!r}. Give at least two.")
             network = self._network(recipe, self.views_[name]).to(target)
             outputs = torch.zeros(len(labels), self.bits, device=target)
             outputs[rows] = recipe.first_outputs(network, data, rows)
@@ -243,6 +247,7 @@ class DCMH(Hasher):
     def _hold_out(self, observed: dict[str, NDArray[np.bool_]]) -> NDArray[np.intp]:
         complete = np.flatnonzero(np.stack(list(observed.values())).all(axis=0))
         count = int(self.validation * len(complete))
+        count = count if count >= FEWEST_HELD_OUT else 0  # too few to measure: learn from them
         return np.sort(np.random.default_rng(self.seed).permutation(complete)[:count])
 
     def _resume(self, run: Run) -> None:
@@ -272,7 +277,7 @@ class DCMH(Hasher):
 
     def _held_out_map(self, run: Run) -> dict[str, float]:
         """MAP of the held-out training points as queries against the other training points, in every direction."""
-        if len(run.held_out) < 10:
+        if not len(run.held_out):
             return {}
         rows = torch.from_numpy(run.held_out).to(run.B.device)
         labels = run.labels.cpu().numpy().astype(np.uint8)
