@@ -109,7 +109,7 @@ def test_the_columns_that_the_error_offers_work(cli, tmp_path):
         (("toy", "--queries", "500"), 1, "500 queries were asked for, but only 200 of 200 items can be one"),
         (("toy", "--queries", "50", "--train-size", "151"), 1, "50 queries and 151 training items need 201 items"),
         (("toy", "--queries", "0"), 1, "queries must be a whole number of at least 1, not 0."),
-        (("toy", "--epochs", "0"), 1, "epochs must be at least 1, not 0."),
+        (("toy", "--epochs", "0"), 1, "epochs must be a whole number of at least 1, not 0."),
         (("toy", "--gamma", "nan"), 1, "gamma must be a number of at least 0, not nan."),
         (("toy", "--seed", "-1"), 1, "seed must be a whole number of at least 0, not -1."),
         (("toy", "--network", "resnet"), 1, "No image network 'resnet'. Available: efficientnet-lite0, cnn-f."),
