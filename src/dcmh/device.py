@@ -1,12 +1,16 @@
-"""Which device trains and encodes: `auto` takes a GPU when there is one."""
+"""Which device trains and encodes, and how precisely: `auto` takes a GPU when there is one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import torch
 
 from dcmh.errors import DeviceError
+
+PRECISIONS = ("auto", "bfloat16", "tf32", "float32", "float64")
 
 
 def resolve(name: str = "auto") -> torch.device:
@@ -27,3 +31,24 @@ def resolve(name: str = "auto") -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError("--device mps: this machine has no Apple GPU that PyTorch can use. Use --device cpu.")
     return device
+
+
+def precision(name: str, device: torch.device) -> str:
+    """What `auto` means: bfloat16 in image networks and tf32 in products on a GPU, float32 on a CPU."""
+    return name if name != "auto" else "bfloat16" if device.type == "cuda" else "float32"
+
+
+@contextlib.contextmanager
+def arithmetic(name: str, device: torch.device) -> Iterator[None]:
+    """Set how a GPU multiplies float32 numbers, and let cuDNN choose its kernels by trying them; undone at the end."""
+    if device.type != "cuda":
+        yield
+        return
+    fast = precision(name, device) in ("bfloat16", "tf32")
+    product, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = product.allow_tf32, convolution.allow_tf32, convolution.benchmark
+    product.allow_tf32, convolution.allow_tf32, convolution.benchmark = fast, fast, True
+    try:
+        yield
+    finally:
+        product.allow_tf32, convolution.allow_tf32, convolution.benchmark = before

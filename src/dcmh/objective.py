@@ -26,12 +26,14 @@ def theta(F: Tensor, G: Tensor) -> Tensor:
     return F @ G.T / 2
 
 
-def likelihood(Theta: Tensor, S: Tensor) -> Tensor:
+def likelihood(Theta: Tensor, S: Tensor, W: Tensor | None = None) -> Tensor:
     """Negative log-likelihood of the similarities, -sum(S Theta - log(1 + exp(Theta))): similar pairs want a large Theta.
 
     softplus(t) is log(1 + exp(t)) without its overflow. Its derivative gives the paper's gradient: sigma(Theta) - S.
+    The paper's pairs count alike; W weighs them.
     """
-    return (softplus(Theta) - S * Theta).sum()
+    each = softplus(Theta) - S * Theta
+    return (each if W is None else each * W).sum()
 
 
 def quantisation(B: Tensor, outputs: Tensor) -> Tensor:

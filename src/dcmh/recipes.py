@@ -10,6 +10,7 @@ loop that drives the outputs to zero; and near zero the likelihood has no gradie
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -38,10 +39,15 @@ class Stable:
 
     - Theta is stretched to the range that it has at 64 bits, and starts at unit variance: neither flat nor saturated.
     - The balance is that of the current batch, which pulls the same way as that of all points; it cannot overshoot.
+    - Theta is shifted by the log-odds of a similar pair. Otherwise outputs lean apart between modalities to say that most
+      pairs are dissimilar, and then do not compare within a modality, nor add up to joint codes.
+    - Pairs within a modality count a little (OWN), for the same reason.
+    - gamma grows from 0 to its value in the course of the run: the first codes are as random as the first weights, and outputs
+      that are pulled to them stay there.
     - S is softened to 0.98 and 0.02: labels are not beyond doubt.
     - AdamW with a cosine rate; one wide hidden layer with batch normalisation and dropout.
 
-    The four constants were chosen by MAP on validation items of coco12k (docs/recipe.md).
+    The constants were chosen by MAP on validation items of coco12k (docs/recipe.md).
     """
 
     bits: int
@@ -54,6 +60,8 @@ class Stable:
     QUANTISATION: ClassVar[float] = 0.3
     BALANCE: ClassVar[float] = 0.05
     SOFTENING: ClassVar[float] = 0.02
+    SHIFT: ClassVar[float] = 1.0  # share of the log-odds
+    OWN: ClassVar[float] = 0.03
     BACKBONE: ClassVar[float] = 0.005  # share of the learning rate, for the layers that fine-tuning starts from
 
     def epochs(self, steps: int) -> int:
@@ -70,12 +78,12 @@ class Stable:
         assert isinstance(head, HashMLP)
         with torch.no_grad():
             network.eval()
-            parts = (inputs[part] for part in rows.split(256))
+            parts = (inputs[part].to(head.last.weight.dtype) for part in rows.split(256))
             pixels = isinstance(network, PixelNetwork)
             features = torch.cat([network.features(part) if pixels else part for part in parts])  # type: ignore[operator]
             if not head.words:
                 head.standardise(features)
-            head.start_at(features, (2 / (self._reach * self.bits**0.5)) ** 0.5)
+            head.start_at(features, (2 / (self.reach * self.bits**0.5)) ** 0.5)
             outputs: Tensor = head.train()(features)
         return outputs
 
@@ -84,28 +92,43 @@ class Stable:
         if isinstance(network, PixelNetwork):
             slow = {"params": network.backbone.parameters(), "share": self.BACKBONE}
             groups = [{"params": network.head.parameters()}, slow]
-        return torch.optim.AdamW(groups, lr=self.learning_rate, weight_decay=0.01, fused=True)
+        settings: dict[str, Any] = {"weight_decay": 0.01, "fused": True, "capturable": training.on_gpu(network)}
+        return training.recordable(torch.optim.AdamW(groups, lr=self.learning_rate, **settings))
 
     def rate(self, step: int, steps: int, epochs: int) -> float:
         return self.learning_rate * training.cosine(step, steps * epochs)
 
     @property
-    def _reach(self) -> float:
+    def reach(self) -> float:
+        """What Theta is multiplied by."""
         return 64 / self.bits
 
-    def theta(self, F: Tensor, G: Tensor) -> Tensor:
-        return objective.theta(F, G) * self._reach
+    @property
+    def softening(self) -> float:
+        """S runs from this number to 1 minus this number."""
+        return self.SOFTENING
 
-    def soften(self, S: Tensor) -> Tensor:
-        return S * (1 - 2 * self.SOFTENING) + self.SOFTENING
+    @property
+    def own(self) -> float:
+        """Weight of the likelihood of a modality with itself, beside that with another one."""
+        return self.OWN
+
+    def shift(self, share: float) -> float:
+        """What is added to Theta, where this share of the pairs is similar."""
+        share = min(max(share, 0.01), 0.99)
+        return self.SHIFT * math.log(share / (1 - share))
+
+    def growth(self, done: float) -> float:
+        """The share of gamma that counts when this share of the run is done."""
+        return done
 
     def balance(self, side: Side, outputs: Tensor) -> Tensor:
         """The batch's balance as a mean over points and bits."""
         return objective.balance(outputs) / (len(outputs) ** 2 * self.bits)
 
-    def loss(self, terms: Terms, *, others: int, points: int, batch: int) -> Tensor:
+    def loss(self, terms: Terms, *, growth: Tensor, others: int, points: int, batch: int) -> Tensor:
         """A weighted sum of means; the likelihood counts once for each other modality."""
-        quantisation = self.gamma * self.QUANTISATION * terms.quantisation
+        quantisation = growth * self.gamma * self.QUANTISATION * terms.quantisation
         return terms.likelihood * others + quantisation + self.eta * self.BALANCE * terms.balance
 
 
@@ -120,6 +143,16 @@ class Paper:
     bits: int
     gamma: float
     eta: float
+
+    reach: ClassVar[float] = 1.0  # Theta and S are the paper's own
+    softening: ClassVar[float] = 0.0
+    own: ClassVar[float] = 0.0
+
+    def shift(self, share: float) -> float:
+        return 0.0
+
+    def growth(self, done: float) -> float:
+        return 1.0
 
     def epochs(self, steps: int) -> int:
         return 500
@@ -136,23 +169,17 @@ class Paper:
         return torch.randn(len(rows), self.bits).to(rows.device)
 
     def optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(network.parameters(), lr=10**-1.5, weight_decay=5e-4)
+        return training.recordable(torch.optim.SGD(network.parameters(), lr=10**-1.5, weight_decay=5e-4, fused=True))
 
     def rate(self, step: int, steps: int, epochs: int) -> float:
         return training.log_spaced(step // steps, epochs)
 
-    def theta(self, F: Tensor, G: Tensor) -> Tensor:
-        return objective.theta(F, G)
-
-    def soften(self, S: Tensor) -> Tensor:
-        return S
-
     def balance(self, side: Side, outputs: Tensor) -> Tensor:
         """||F 1||^2 with this batch's outputs in place, as a mean over pairs of points and bits."""
-        total = side.outputs.sum(0) - outputs.detach().sum(0) + outputs.sum(0)
+        total = side.total - outputs.detach().sum(0) + outputs.sum(0)
         return objective.balance(total[None]) / (len(side.rows) ** 2 * self.bits)
 
-    def loss(self, terms: Terms, *, others: int, points: int, batch: int) -> Tensor:
+    def loss(self, terms: Terms, *, growth: Tensor, others: int, points: int, batch: int) -> Tensor:
         """The sums of the paper over (batch x points), written with the means of the terms."""
         quantisation = self.gamma * terms.quantisation * self.bits / points
         balance = self.eta * terms.balance * self.bits * points / batch

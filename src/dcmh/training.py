@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dcmh import distributed
 from dcmh.data.columns import Images
 from dcmh.errors import DataError
 from dcmh.features import SIZE, decoded_batches, to_batch
 from dcmh.files import whole_file
+from dcmh.likelihood import Similarity
 
-PIXELS_IN_MEMORY = 4 << 30  # bytes of decoded training pictures kept; beyond that each batch is decoded anew
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
+PIXELS_IN_MEMORY = MEMORY // 4  # bytes of decoded training pictures kept; beyond that each batch is decoded anew
+PIXELS_ON_GPU = 8 << 30
+AHEAD = 3  # batches on their way to the GPU
 
 
 def seed_everything(*numbers: int) -> None:
@@ -30,8 +38,8 @@ def seed_everything(*numbers: int) -> None:
 def batches(rows: Tensor, size: int) -> list[Tensor]:
     """The rows in random order, in batches of one size; the few that are left over wait for the next iteration."""
     size = min(size, len(rows))
-    order = torch.randperm(len(rows))
-    return [rows[part.to(rows.device)] for part in order[: len(rows) // size * size].split(size)]
+    order = torch.randperm(len(rows))[: len(rows) // size * size]
+    return list(rows[order.to(rows.device)].split(size))
 
 
 def cosine(step: int, steps: int, *, warm_up: float = 0.05) -> float:
@@ -45,27 +53,106 @@ def log_spaced(step: int, steps: int, *, first: float = 10**-1.5, last: float = 
 
 
 class Pixels:
-    """Decoded training pictures: kept in memory as bytes when they fit, decoded batch by batch when not."""
+    """Decoded training pictures as bytes: on the GPU if they fit, else in memory, else decoded anew for each batch.
+
+    In memory they take at most PIXELS_IN_MEMORY bytes, on a GPU at most PIXELS_ON_GPU. While one batch is learned from, the
+    next ones are on their way.
+    """
 
     def __init__(self, column: Images, device: torch.device) -> None:
         self.column = column
         self.device = device
         self.kept: Tensor | None = None
-        if len(column) * SIZE * SIZE * 3 <= PIXELS_IN_MEMORY:
+        size = len(column) * SIZE * SIZE * 3
+        if size <= PIXELS_IN_MEMORY:
             self.kept = torch.zeros(len(column), SIZE, SIZE, 3, dtype=torch.uint8)
             for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
                 self.kept[rows] = torch.from_numpy(pixels)
-            self.kept = self.kept.to(device)
+            if device.type == "cuda" and size <= min(PIXELS_ON_GPU, torch.cuda.mem_get_info(device)[0] // 2):
+                self.kept = self.kept.to(device)
 
     def __len__(self) -> int:
         return len(self.column)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Pixels (n, 3, 224, 224), 0..255, of some rows."""
+        return to_batch(self._bytes(rows), self.device)
+
+    def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The bytes of each batch, (n, 224, 224, 3), on the device."""
+        if self.kept is not None and self.kept.device.type == self.device.type:
+            yield from (self.kept[batch] for batch in batches)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            ahead = [pool.submit(self._sent, batch) for batch in batches[:AHEAD]]
+            for i in range(len(batches)):
+                pixels, arrived = ahead.pop(0).result()
+                if i + AHEAD < len(batches):
+                    ahead.append(pool.submit(self._sent, batches[i + AHEAD]))
+                if arrived is not None:
+                    torch.cuda.current_stream().wait_event(arrived)
+                    pixels.record_stream(torch.cuda.current_stream())
+                yield pixels
+
+    def _bytes(self, rows: Tensor) -> Tensor:
+        """(n, 224, 224, 3), uint8, from wherever the pixels are."""
         if self.kept is not None:
-            return to_batch(self.kept[rows.to(self.kept.device)], self.device)
+            return self.kept[rows.to(self.kept.device)]
         (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows))
-        return to_batch(pixels, self.device)
+        return torch.from_numpy(pixels)
+
+    def _sent(self, rows: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """A batch on its way to the device, and the event of its arrival there."""
+        pixels = self._bytes(rows)
+        if self.device.type != "cuda":
+            return pixels, None
+        with torch.cuda.stream(self._road):
+            sent = pixels.pin_memory().to(self.device, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        return sent, arrived
+
+    @cached_property
+    def _road(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device)
+
+
+class Step:
+    """One gradient step, taken many times. On a GPU it is recorded once and then replayed as a whole (a CUDA graph), which
+    saves launching its hundreds of small kernels one by one."""
+
+    WARM_UP = 3  # steps before the recording, in which libraries choose their kernels
+
+    def __init__(self, work: Callable[[Tensor, Tensor], None], *, record: bool) -> None:
+        self.work = work
+        self.record = record
+        self.taken = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, inputs: Tensor, batch: Tensor) -> None:
+        if not self.record:
+            self.work(inputs, batch)
+        elif self.taken < self.WARM_UP:
+            self._aside(inputs, batch)
+        else:
+            if self.graph is None:
+                self.inputs, self.batch = inputs.clone(), batch.clone()
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph):
+                    self.work(self.inputs, self.batch)
+            else:
+                self.inputs.copy_(inputs)
+                self.batch.copy_(batch)
+            self.graph.replay()
+        self.taken += 1
+
+    def _aside(self, inputs: Tensor, batch: Tensor) -> None:
+        """On a stream of its own, as a recording asks for."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self.work(inputs, batch)
+        torch.cuda.current_stream().wait_stream(side)
 
 
 @dataclass
@@ -78,12 +165,42 @@ class Side:
     inputs: Tensor | Pixels  # (n, width)
     rows: Tensor  # the training points that have this modality
     outputs: Tensor  # the paper's F or G, (n, bits): of each point's last visit; zero where the modality is missing
+    step: Step = field(init=False)
+    there: Tensor | None = None  # which points have this modality, (n,); None: all
+    total: Tensor = field(init=False)  # the sum of the outputs over all points, (bits,)
+    losses: Tensor = field(init=False)  # the three terms, summed over an iteration's batches
+
+    def __post_init__(self) -> None:
+        self.total = self.outputs.sum(0)
+        self.losses = self.outputs.new_zeros(3)
+        if len(self.rows) < len(self.outputs):
+            self.there = torch.zeros(len(self.outputs), dtype=torch.bool, device=self.rows.device)
+            self.there[self.rows] = True
+
+    def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The network's inputs for each batch; of pixels, only the share of this process."""
+        if isinstance(self.inputs, Pixels):
+            return self.inputs.stream([distributed.share(batch) for batch in batches])
+        inputs = self.inputs
+        return (inputs[batch] for batch in batches)
+
+    def output(self, inputs: Tensor) -> Tensor:
+        """What the network makes of a batch of `stream`, (batch, bits)."""
+        if isinstance(self.inputs, Pixels):
+            inputs = to_batch(inputs, self.outputs.device)
+        return self.network(inputs.to(self.outputs.dtype))  # type: ignore[no-any-return]
+
+    def visit(self, batch: Tensor, outputs: Tensor) -> None:
+        """Put a batch's new outputs in place of the old ones."""
+        self.total += (outputs - self.outputs[batch]).sum(0)
+        self.outputs[batch] = outputs
 
     @torch.no_grad()
     def at_rest(self, rows: Tensor) -> Tensor:
         """The network's outputs without dropout, (rows, bits)."""
         self.network.eval()
-        return torch.cat([self.network(self.inputs[part]) for part in rows.split(256)])
+        dtype = self.outputs.dtype
+        return torch.cat([self.network(self.inputs[part].to(dtype)) for part in rows.split(256)])
 
 
 @dataclass
@@ -91,10 +208,16 @@ class Run:
     """The state of the alternating algorithm."""
 
     sides: list[Side]
-    labels: Tensor  # (n, labels)
+    similarity: Similarity  # S
+    labels: NDArray[np.uint8] | None  # (n, labels)
     B: Tensor  # (n, bits)
     held_out: NDArray[np.intp]  # training points that are only looked at
+    shift: float = 0.0  # what is added to Theta
     epoch: int = 0
+    growth: Tensor = field(init=False)  # the share of gamma that counts now
+
+    def __post_init__(self) -> None:
+        self.growth = self.B.new_ones(())
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next iteration depends on, by name."""
@@ -111,7 +234,7 @@ class Run:
         def of(prefix: str) -> dict[str, Tensor]:
             return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
-        self.B = tensors["B"].to(self.B.device)
+        self.B.copy_(tensors["B"])
         for side in self.sides:
             side.outputs.copy_(tensors[f"{side.name}/outputs"])
             side.network.load_state_dict(of(f"{side.name}/network/"))
@@ -181,4 +304,25 @@ def _remember(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate; a group with a `share` takes that share of it."""
     for group in optimiser.param_groups:
-        group["lr"] = rate * group.get("share", 1.0)
+        value = rate * group.get("share", 1.0)
+        if isinstance(group["lr"], Tensor):  # on a GPU, where a recorded step reads it
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def channels_last(network: nn.Module) -> nn.Module:
+    """The network with its convolutions' weights in the order in which pixels come."""
+    return network.to(memory_format=torch.channels_last)  # type: ignore[no-any-return, call-overload]
+
+
+def on_gpu(network: nn.Module) -> bool:
+    return next(network.parameters()).is_cuda
+
+
+def recordable(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Keep the learning rate on the GPU, if the parameters are there: a recorded step then reads the rate of the moment."""
+    for group in optimiser.param_groups:
+        if group["params"][0].is_cuda:
+            group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
+    return optimiser

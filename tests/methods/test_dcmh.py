@@ -84,7 +84,8 @@ def literal_step(model, data):
     F, G = run.sides[0].outputs.clone(), run.sides[1].outputs
     fresh = run.sides[0].network(run.sides[0].inputs[batch])
     F[batch] = fresh.detach()
-    S = objective.similarity(run.labels, run.labels)
+    labels = torch.from_numpy(run.labels).float()
+    S = objective.similarity(labels, labels)
     whole = objective.gradient(F, G, run.B, S, gamma=model.gamma, eta=model.eta)
     fresh.backward(whole[batch] / (len(batch) * len(G)))
     return [parameter.grad.clone() for parameter in run.sides[0].network.parameters()]
@@ -104,7 +105,8 @@ def test_paper_recipe_follows_the_papers_gradient():
     model = DCMH(bits=8, recipe="paper", validation=0.0, gamma=0.5, eta=0.2, device="cpu")
     expected = literal_step(model, data)
     run, batch = start(model, data)
-    _, loss = model._loss(model._recipe(), run, run.sides[0], batch)
+    side = run.sides[0]
+    _, loss = model._loss(model._recipe(), run, side, side.inputs[batch], batch)
     loss.backward()
     found = [parameter.grad for parameter in run.sides[0].network.parameters()]
     for a, b in zip(found, expected, strict=True):
@@ -123,7 +125,7 @@ def test_stable_recipe_starts_theta_at_unit_variance(bits):
     model = DCMH(bits=bits, hidden=64, dropout=0.0, device="cpu")
     run, _ = start(model, pairs(400))
     F, G = run.sides[0].outputs[run.sides[0].rows], run.sides[1].outputs[run.sides[1].rows]
-    assert 0.5 < model._recipe().theta(F, G.flip(0)).std() < 2
+    assert 0.5 < (objective.theta(F, G.flip(0)) * model._recipe().reach).std() < 2
 
 
 def test_codes_of_the_run_are_the_sign_of_the_sum():
@@ -292,3 +294,4 @@ def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
 
 def test_constants_are_those_the_documentation_names():
     assert (Stable.QUANTISATION, Stable.BALANCE, Stable.SOFTENING, Stable.BACKBONE) == (0.3, 0.05, 0.02, 0.005)
+    assert (Stable.SHIFT, Stable.OWN) == (1.0, 0.03)

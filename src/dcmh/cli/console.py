@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dcmh.engines.address import hide_secrets
+
 EVERY = 10.0  # seconds between progress lines where stderr is no terminal
 
 
@@ -26,6 +28,11 @@ def set_up(tokens: Sequence[str]) -> None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
+def follows() -> bool:
+    """Whether torchrun started this process as another than the first: that one measures, writes and talks."""
+    return int(os.environ.get("RANK", "0")) > 0
+
+
 def result(text: str) -> None:
     """The result, on stdout."""
     print(text)
@@ -38,7 +45,8 @@ def result_json(value: Any) -> None:
 
 def say(text: str) -> None:
     """What the user should know, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    if not follows():
+        print(text, file=sys.stderr, flush=True)
 
 
 def say_from_signal(text: str) -> None:
@@ -54,7 +62,12 @@ def error(text: str) -> None:
 
 def command(*more: str) -> str:
     """The command as it was typed, ready to be typed again; with more words where it does not have them."""
-    return shlex.join([*_typed, *(word for word in more if word not in _typed)])
+    return shlex.join(map(hide_secrets, [*_typed, *(word for word in more if word not in _typed)]))
+
+
+def typed() -> list[str]:
+    """The words of the command line, for a process that is to run the same."""
+    return _typed[1:]
 
 
 def bug() -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.cli import console, measures, source
+from dcmh.cli import console, source
 from dcmh.cli.workspace import Workspace, gentle_stop
 from dcmh.errors import DeviceError, TrainingStopped
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
-    from dcmh.evaluation import Report
+    from dcmh.evaluation import Relevance, Report
     from dcmh.methods.base import Hasher
 
 RUN, SKIPPED = "run.json", "skipped.tsv"
@@ -41,13 +41,22 @@ def learn(model: Hasher, split: Split, out: Path, *, resume: bool, record: Mappi
     return report
 
 
+def follow(model: Hasher, split: Split, out: Path) -> None:
+    """Train with the first process of torchrun, from the same state; it writes what comes of it."""
+    if "checkpoint" not in inspect.signature(model.fit).parameters:
+        return
+    with gentle_stop() as stop:
+        model.fit(split.train, checkpoint=Workspace(out).state, stop=stop)  # type: ignore[call-arg]
+
+
 def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str, Any]) -> Report:
     """Measure on the held-out queries; write the model with its split, report, skipped files and run, or nothing."""
     from dcmh import evaluate
     from dcmh.methods import folder
 
     began = time.monotonic()
-    report = evaluate(model, split)
+    relevance: Relevance = "pairing" if split.query.labels is None else "labels"
+    report = evaluate(model, split, joint=True, relevance=relevance)
     record["seconds"]["evaluation"] = round(time.monotonic() - began, 2)
     skipped = record["skipped"]
     run = {"format": 1, **record, "skipped": len(skipped), **_circumstances()}
@@ -106,6 +115,8 @@ def _fit(model: Hasher, train: Dataset, work: Workspace) -> None:
 def shown(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
     """A progress record on the bar: the terms of the loss, and the MAP of held-out training items."""
 
+    from dcmh.evaluation import short
+
     calls = itertools.count(1)
 
     def show(record: Mapping[str, Any]) -> None:
@@ -114,7 +125,7 @@ def shown(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
         directions = record.get("map") or {}
         if directions:
             detail.append(
-                "MAP* " + " ".join(f"{measures.short(name)} {value:.3f}" for name, value in directions.items())
+                "MAP* " + " ".join(f"{short(name, directions)} {value:.3f}" for name, value in directions.items())
             )
         done = int(record.get("epoch", next(calls)))
         bar.update(done, int(record.get("epochs", done)), " ".join(detail))

@@ -33,8 +33,10 @@ class DataOptions:
 
     text: str | None = None
     """Table with the words: FILE, or FILE:image column,text column. Default: what the folder holds."""
+    modalities: str | None = None
+    """Columns of the table that are modalities, such as image,title,tags,audio. Default: image,text."""
     keep_partial: Flag = None
-    """Keep items without text or without picture, for methods that learn from them."""
+    """Keep items that lack a modality, such as photos without text, for methods that learn from them."""
     min_tag_count: int | None = None
     """Without labels, words in at least so many texts serve as labels. Default: 0.5 % of the texts, at least 5."""
     queries: int | None = None
@@ -80,15 +82,19 @@ class DCMHOptions:
     hidden: int | None = None
     """Width of the hash networks. Default: 4096."""
     dropout: float | None = None
-    """Of the hash networks. Default: 0.5."""
+    """Of the hash networks. Default: 0.4."""
     network: str | None = None
     """For pictures: efficientnet-lite0 or cnn-f. Default: efficientnet-lite0."""
     finetune: bool | None = None
     """Train the image network as well, instead of computing its features once."""
     weights: Path | None = None
     """MatConvNet's imagenet-vgg-f.mat, for cnn-f."""
+    similarity: str | None = None
+    """What makes items similar: labels, folders, tags, tags:MODALITY, pairs:FILE or pairing. Default: labels."""
     validation: float | None = None
     """Share of the training items held out to show the MAP on them. Default: 0.04."""
+    precision: str | None = None
+    """bfloat16, tf32, float32 or float64. Default: bfloat16 in image networks on a GPU, float32 on a CPU."""
 
 
 Options = TypeVar("Options", DataOptions, MethodOptions, DCMHOptions)
@@ -142,6 +148,13 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
         if setting not in known:
             raise ParameterError(f"--{setting.replace('_', '-')}: {_no_such(name, setting, list(known))}")
     settings |= _given(method.option or [], name, kind)
+    if settings.get("recipe") == "paper":
+        for setting in ("learning_rate", "hidden", "dropout"):
+            if setting in settings:
+                raise ParameterError(
+                    f"--{setting.replace('_', '-')} belongs to the stable recipe; the paper's has its own. "
+                    "Leave it out, or leave out --recipe paper."
+                )
     # These three are given to whichever method takes them; pictures' features are computed on the device in any case.
     common = {"bits": 64 if method.bits is None else method.bits, "seed": method.seed or 0, "device": method.device}
     settings |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from cyclopts import Parameter
 
 from dcmh.cli import console, measures, options, source
-from dcmh.cli.learning import SKIPPED, learn
+from dcmh.cli.learning import SKIPPED, follow, learn
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
 from dcmh.errors import ParameterError
 
@@ -56,10 +57,12 @@ def train(
         A folder of photos with text, a folder or file pairs.jsonl, .csv or .tsv, a .mat file, or a name of dcmh data.
     """
     run = run or RunOptions()
-    items, method, dcmh = _settled(run.config, items, method, dcmh)
+    items, method, dcmh = settled(run.config, items, method, dcmh)
     model = options.build(method, dcmh)
-    device = _device(method.device)
-    where = source.Source(data, items.text, bool(items.keep_partial), items.min_tag_count)
+    device = device_of(method.device)
+    where = source.Source(
+        data, items.text, bool(items.keep_partial), items.min_tag_count, items.modalities, dcmh.similarity
+    )
     whole = where.labelled()
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
@@ -73,6 +76,7 @@ def train(
         return 3
     split = divide(found.data, items.queries, items.train_size, seed)
     console.say(_intention(model, found.data, split, device))
+    _say_similarity(model, split)
     record = {
         "data": where.record(),
         "device": device,
@@ -80,6 +84,9 @@ def train(
         "seconds": {"features": round(time.monotonic() - began, 2)},
         "skipped": found.skipped,
     }
+    if console.follows():
+        follow(model, split, out)
+        return 0
     report = learn(model, split, out, resume=run.resume, record=record)
     if run.json:
         said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(found.skipped)}
@@ -113,7 +120,7 @@ def default_queries(items: int) -> int:
     return max(1, min(max(50, round(0.05 * items)), 2000, items // 5))
 
 
-def _settled(
+def settled(
     file: Path | None, items: DataOptions | None, method: MethodOptions | None, dcmh: DCMHOptions | None
 ) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
     """Flag, then file, then nothing."""
@@ -124,7 +131,7 @@ def _settled(
     return options.merged(given[0], read[0]), options.merged(given[1], read[1]), options.merged(given[2], read[2])
 
 
-def _device(name: str | None) -> str:
+def device_of(name: str | None) -> str:
     from dcmh import device as devices
 
     return str(devices.resolve(name or "auto"))
@@ -141,6 +148,24 @@ def _check_out(out: Path) -> None:
         above = above.parent
     if not above.is_dir():
         raise ParameterError(f"--out {out}: {above} is a file, so no folder can be made in it. Choose another --out.")
+    if not os.access(above, os.W_OK):
+        raise ParameterError(f"--out {out}: nothing may be written in {above}. Choose another --out.")
+
+
+def _say_similarity(model: Hasher, split: Split) -> None:
+    """What counts as similar, for a method that can be told; and what as relevant, if that is something else."""
+    spec = getattr(model, "similarity", None)
+    if spec is None:
+        return
+    from dcmh import similarity
+
+    console.say(similarity.learn_from(spec, split.train).said)
+    if split.query.labels is None:
+        console.say(
+            "There are no labels to measure by: a query's own item, in the other modality, is what it should find."
+        )
+    elif similarity.kind_of(spec) not in ("labels", "folders"):
+        console.say("It is measured by the labels of the data, which it does not learn from.")
 
 
 def _intention(model: Hasher, data: Dataset, split: Split, device: str) -> str:

@@ -154,6 +154,9 @@ class Hasher(ABC):
 
     # -- checks ---------------------------------------------------------------------------------------------------
 
+    def _needs_labels(self) -> bool:
+        return self.uses_labels
+
     def _fitted(self) -> dict[str, View]:
         if not hasattr(self, "views_"):
             raise NotFittedError(
@@ -172,7 +175,7 @@ class Hasher(ABC):
             raise DataError(
                 f"Learning needs two modalities or more, the data has only {train.modalities[0]!r}. Add the other one."
             )
-        if self.uses_labels:
+        if self._needs_labels():
             if train.labels is None:
                 raise DataError(
                     f"{type(self).__name__} learns from labels, and the data has none. "

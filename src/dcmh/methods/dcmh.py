@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -26,20 +27,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dcmh import __version__, codes, metrics, networks, objective, training
+from dcmh import __version__, codes, distributed, metrics, networks, objective, training
 from dcmh import device as devices
+from dcmh import similarity as similarities
 from dcmh.data.columns import Images, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError, TrainingStopped
 from dcmh.features import decoded_batches, to_batch
+from dcmh.likelihood import SharedLabels, Similarity, against_all, share_of_similar
 from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.networks import hashing
 from dcmh.recipes import Paper, Recipe, Stable, Terms
-from dcmh.training import Checkpoint, Pixels, Run, Side
+from dcmh.training import Checkpoint, Pixels, Run, Side, Step
 from dcmh.views import FeatureView, PixelView, View, WordView
 
 CHECKPOINT_SECONDS = 15.0
 FEWEST_HELD_OUT = 10
+MEASURED = 50
 
 
 class DCMH(Hasher):
@@ -61,8 +65,14 @@ class DCMH(Hasher):
         Of the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
     validation
         Share of the training points held out, only to show the MAP on them while training.
+    precision
+        "bfloat16" (in image networks; tf32 elsewhere), "tf32", "float32" or "float64". Default: the first on a GPU, float32
+        on a CPU.
+    similarity
+        What makes two items similar: "labels", "folders", "tags", "pairs:FILE" or "pairing"; see `dcmh.similarity`.
     """
 
+    _known: similarities.Known | None = None  # what `similarity` says about the training items; None: their labels
     needs_complete_items: ClassVar[bool] = False
 
     def __init__(
@@ -77,18 +87,22 @@ class DCMH(Hasher):
         batch_size: int = 128,
         learning_rate: float = 1e-3,
         hidden: int = 4096,
-        dropout: float = 0.5,
+        dropout: float = 0.4,
         network: str = "efficientnet-lite0",
         finetune: bool = False,
         weights: Path | str | None = None,
         validation: float = 0.04,
         device: str = "auto",
+        precision: str = "auto",
+        similarity: str = "labels",
     ) -> None:
         super().__init__(bits, seed=seed)
         if recipe not in ("stable", "paper"):
             raise ParameterError(f"recipe must be 'stable' or 'paper', not {recipe!r}.")
         if network not in networks.BACKBONES:
             raise ParameterError(f"No image network {network!r}. Available: {', '.join(networks.BACKBONES)}.")
+        if precision not in devices.PRECISIONS:
+            raise ParameterError(f"precision must be one of {', '.join(devices.PRECISIONS)}, not {precision!r}.")
         for name, value in (("gamma", gamma), ("eta", eta), ("learning_rate", learning_rate)):
             if not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise ParameterError(f"{name} must be a number of at least 0, not {value!r}.")
@@ -112,6 +126,8 @@ class DCMH(Hasher):
         self.weights = weights
         self.validation = validation
         self.device = device
+        self.precision = precision
+        self.similarity = similarities.check(similarity)
 
     def fit(
         self,
@@ -132,17 +148,23 @@ class DCMH(Hasher):
             said = {name: str(value) for name, value in self.parameters.items() if name != "device"}
             identity = json.dumps([__version__, train.fingerprint(), said], sort_keys=True)
             self._checkpoint = Checkpoint(checkpoint, identity)
-        return super().fit(train, progress=progress)
+        self._known = None if self.similarity == "labels" else similarities.learn_from(self.similarity, train)
+        super().fit(train, progress=progress)
+        self.trained_on_["similarity"] = self.similarity if self._known is None else self._known.said
+        return self
+
+    def _needs_labels(self) -> bool:
+        return self.similarity == "labels"
 
     # -- Algorithm 1 ----------------------------------------------------------------------------------------------
 
     def _fit(
         self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
     ) -> None:
-        assert labels is not None
-        target = devices.resolve(self.device)
+        target = distributed.join(self.device) if distributed.launched() else devices.resolve(self.device)
         recipe = self._recipe()
-        with torch.random.fork_rng(devices=[target] if target.type == "cuda" else []):
+        forked = torch.random.fork_rng(devices=[target] if target.type == "cuda" else [])
+        with forked, devices.arithmetic(self.precision, target):
             run = self._start(recipe, inputs, labels, observed, target)
             steps = min(len(side.rows) // min(self.batch_size, len(side.rows)) for side in run.sides)
             epochs = self.epochs or recipe.epochs(steps)
@@ -152,46 +174,68 @@ class DCMH(Hasher):
                 losses = [self._update_network(recipe, run, side, epochs) for side in run.sides]  # theta_x, theta_y
                 self._update_codes(run)  # B
                 run.epoch += 1
-                self._record(run, losses, epochs, time.monotonic() - began)
+                self._record(run, losses, epochs, began)
                 if run.epoch < epochs:
                     self._pause(run, epochs)
-        self.networks_ = {side.name: hashing.at_rest(side.network) for side in run.sides}
+        self.networks_ = {side.name: hashing.at_rest(side.network.float()) for side in run.sides}
 
     def _update_network(self, recipe: Recipe, run: Run, side: Side, epochs: int) -> Tensor:
         """Learn one network by back-propagation; the outputs of the other modalities, and B, are fixed."""
         training.seed_everything(self.seed, run.epoch, run.sides.index(side))
         side.network.train()
+        side.total.copy_(side.outputs.sum(0))
+        side.losses.zero_()
+        run.growth.fill_(recipe.growth(run.epoch / epochs))
         batches = training.batches(side.rows, self.batch_size)
-        losses = torch.zeros(3, device=run.B.device)
-        for i, batch in enumerate(batches):
+        for i, (batch, inputs) in enumerate(zip(batches, side.stream(batches), strict=True)):
             training.set_rate(side.optimiser, recipe.rate(run.epoch * len(batches) + i, len(batches), epochs))
-            terms, loss = self._loss(recipe, run, side, batch)
-            side.optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            side.optimiser.step()
-            losses += torch.stack(terms).detach()
-        return losses / len(batches)
+            side.step(inputs, batch)
+        return side.losses / len(batches)
 
-    def _loss(self, recipe: Recipe, run: Run, side: Side, batch: Tensor) -> tuple[Terms, Tensor]:
+    def _step(self, recipe: Recipe, run: Run, side: Side, inputs: Tensor, batch: Tensor) -> None:
+        """One step down the gradient of the batch's loss."""
+        terms, loss = self._loss(recipe, run, side, inputs, batch)
+        side.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        side.optimiser.step()
+        side.losses += torch.stack(terms).detach()
+
+    def _loss(self, recipe: Recipe, run: Run, side: Side, inputs: Tensor, batch: Tensor) -> tuple[Terms, Tensor]:
         """The objective's terms for the batch, against all points that have another modality; and their weighted sum."""
-        outputs = side.network(side.inputs[batch])  # (batch, bits)
-        side.outputs[batch] = outputs.detach()
+        outputs = side.output(inputs)  # (batch, bits)
+        side.visit(batch, outputs.detach())
         likelihood, pairs = outputs.new_zeros(()), 0
         others = [other for other in run.sides if other is not side]
         for other in others:
-            rows = slice(None) if len(other.rows) == len(other.outputs) else other.rows
-            S = objective.similarity(run.labels[batch], run.labels[rows])  # (batch, n)
-            Theta = recipe.theta(outputs, other.outputs[rows])
-            likelihood = likelihood + objective.likelihood(Theta, recipe.soften(S))
-            pairs += S.numel()
+            likelihood = likelihood + self._against(recipe, run, outputs, other, batch)
+            pairs += len(batch) * len(other.rows)
+        likelihood = likelihood / pairs
+        if recipe.own and run.similarity.within:
+            own = self._against(recipe, run, outputs, side, batch) / (len(batch) * len(side.rows))
+            likelihood = likelihood + recipe.own * own
         quantisation = objective.quantisation(run.B[batch], outputs) / outputs.numel()
-        terms = Terms(likelihood / pairs, quantisation, recipe.balance(side, outputs))
+        terms = Terms(likelihood, quantisation, recipe.balance(side, outputs))
         points = pairs // (len(batch) * len(others))
-        return terms, recipe.loss(terms, others=len(others), points=points, batch=len(batch))
+        sizes = {"others": len(others), "points": points, "batch": len(batch)}
+        return terms, recipe.loss(terms, growth=run.growth, **sizes)
+
+    @staticmethod
+    def _against(recipe: Recipe, run: Run, outputs: Tensor, other: Side, batch: Tensor) -> Tensor:
+        """The likelihood of a batch against all points that have a modality, summed."""
+        return against_all(
+            outputs,
+            other.outputs,
+            run.similarity,
+            batch,
+            reach=recipe.reach,
+            shift=run.shift,
+            softening=recipe.softening,
+            there=other.there,
+        )
 
     def _update_codes(self, run: Run) -> None:
         """B = sign(F + G); a modality that a point lacks adds nothing."""
-        run.B = objective.codes([side.outputs for side in run.sides])
+        run.B.copy_(objective.codes([side.outputs for side in run.sides]))
 
     # -- before, between and after --------------------------------------------------------------------------------
 
@@ -204,33 +248,51 @@ class DCMH(Hasher):
         self,
         recipe: Recipe,
         inputs: dict[str, Any],
-        labels: NDArray[np.uint8],
+        labels: NDArray[np.uint8] | None,
         observed: dict[str, NDArray[np.bool_]],
         target: torch.device,
     ) -> Run:
         training.seed_everything(self.seed)
         held_out = self._hold_out(observed)
-        kept = np.ones(len(labels), bool)
+        kept = np.ones(len(next(iter(observed.values()))), bool)
         kept[held_out] = False
+        precision = devices.precision(self.precision, target)
+        dtype = torch.float64 if precision == "float64" else torch.float32
         sides = []
         for name, values in inputs.items():
-            data = Pixels(values, target) if isinstance(values, Images) else torch.from_numpy(values).to(target)
+            data = Pixels(values, target) if isinstance(values, Images) else torch.from_numpy(values).to(target, dtype)
             rows = torch.from_numpy(np.flatnonzero(observed[name] & kept)).to(target)
             if len(rows) < 2:
                 raise DataError(f"Only {len(rows)} training item has the modality {name!r}. Give at least two.")
-            network = self._network(recipe, self.views_[name]).to(target)
-            outputs = torch.zeros(len(labels), self.bits, device=target)
-            outputs[rows] = recipe.first_outputs(network, data, rows)
+            network = self._network(recipe, self.views_[name]).to(target, dtype)
+            if isinstance(network, hashing.PixelNetwork):
+                network.reduced = precision == "bfloat16"
+            outputs = torch.zeros(len(kept), self.bits, device=target, dtype=dtype)
+            outputs[rows] = recipe.first_outputs(network, data, rows).to(dtype)
             sides.append(Side(name, network, recipe.optimiser(network), data, rows, outputs))
-        run = Run(sides, torch.from_numpy(labels.astype(np.float32)).to(target), torch.empty(0), held_out)
+        similarity: Similarity
+        if self._known is None:
+            assert labels is not None
+            similarity = SharedLabels(torch.from_numpy(labels).to(target), dtype)
+        else:
+            similarity = self._known.on(target, dtype)
+        shift = recipe.shift(share_of_similar(similarity, len(kept), target))
+        run = Run(sides, similarity, labels, torch.empty_like(sides[0].outputs), held_out, shift)
         self._update_codes(run)
+        for side in sides:
+            if distributed.world() > 1 and isinstance(side.network, hashing.PixelNetwork):
+                side.network.share_batches()
+            side.step = Step(partial(self._step, recipe, run, side), record=self._recorded(target))
         return run
+
+    def _recorded(self, target: torch.device) -> bool:
+        """Whether steps are recorded and replayed."""
+        return target.type == "cuda" and distributed.world() == 1 and self._known is None
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
         if isinstance(view, PixelView):
             backbone, width = networks.backbone(self.network, weights=self._weights)
-            whole: nn.Module = recipe.network(width, "features", backbone).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            return whole
+            return training.channels_last(recipe.network(width, "features", backbone))
         if isinstance(view, WordView):
             return recipe.network(view.width, "words", None)
         return recipe.network(view.width, "features" if isinstance(view, FeatureView) else "vectors", None)
@@ -260,27 +322,34 @@ class DCMH(Hasher):
 
     def _pause(self, run: Run, epochs: int) -> None:
         """Between two iterations: write a checkpoint when it is time, and stop when asked to."""
-        stopped = self._stop is not None and self._stop()
-        if self._checkpoint and (stopped or time.monotonic() - self._written > CHECKPOINT_SECONDS):
+        stopped = distributed.any_of(self._stop is not None and self._stop())
+        if (
+            self._checkpoint
+            and distributed.rank() == 0
+            and (stopped or time.monotonic() - self._written > CHECKPOINT_SECONDS)
+        ):
             self._checkpoint.write(run.tensors(), {"epoch": run.epoch, "history": self.history_})
             self._written = time.monotonic()
         if stopped:
             raise TrainingStopped(f"Stopped after iteration {run.epoch} of {epochs}. Go on with --resume.")
 
-    def _record(self, run: Run, losses: list[Tensor], epochs: int, seconds: float) -> None:
+    def _record(self, run: Run, losses: list[Tensor], epochs: int, began: float) -> None:
+        """Note the iteration; the MAP of held-out points at most MEASURED times in a run."""
         row: dict[str, Any] = {"epoch": run.epoch, "epochs": epochs}
-        row |= dict(zip(Terms._fields, torch.stack(losses).mean(0).tolist(), strict=True))
-        row |= {"seconds": round(seconds, 3), "map": self._held_out_map(run)}
+        row |= dict(zip(Terms._fields, torch.stack(losses).mean(0).tolist(), strict=True))  # waits for the GPU
+        row |= {"seconds": round(time.monotonic() - began, 3)}
+        measured = run.epoch == epochs or run.epoch % -(-epochs // MEASURED) == 0
+        row |= {"map": self._held_out_map(run) if measured else {}}
         self.history_.append(row)
         if self._progress:
             self._progress(row)
 
     def _held_out_map(self, run: Run) -> dict[str, float]:
         """MAP of the held-out training points as queries against the other training points, in every direction."""
-        if not len(run.held_out):
+        if not len(run.held_out) or run.labels is None:
             return {}
         rows = torch.from_numpy(run.held_out).to(run.B.device)
-        labels = run.labels.cpu().numpy().astype(np.uint8)
+        labels = run.labels
         query = {side.name: codes.pack(codes.sign(side.at_rest(rows).cpu().numpy())) for side in run.sides}
         found = {}
         for a, b in permutations(run.sides, 2):
@@ -297,6 +366,8 @@ class DCMH(Hasher):
         """f(x; theta_x) or g(y; theta_y), (n, bits); their signs are the codes."""
         target = devices.resolve(self.device)
         network = self.networks_[modality].to(target)
+        if isinstance(network, hashing.PixelNetwork):
+            network.reduced = devices.precision(self.precision, target) == "bfloat16"
         outputs = np.zeros((len(values), self.bits), np.float32)
         if isinstance(values, Images):
             for rows, pixels in decoded_batches(values, np.flatnonzero(values.observed).tolist()):

@@ -16,12 +16,40 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dcmh.errors import MissingExtra, ModelError
+from dcmh.networks.lrn import relu_lrn
 
 SIZE = 224
 FEATURES = 4096
 
-# MatConvNet's LRN parameters [5, 2, 1e-4, 0.75] are size, k, alpha, beta; torch divides alpha by size, hence 5 * 1e-4.
-LRN: dict[str, Any] = {"size": 5, "alpha": 5e-4, "beta": 0.75, "k": 2.0}
+
+class Strided(nn.Conv2d):
+    """A convolution with a large stride; on a GPU as one without, over blocks of stride x stride pixels seen as channels.
+
+    Three channels leave a GPU's matrix units idle, 48 do not. The kernel is padded with zeros to whole blocks.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.is_cuda:
+            return super().forward(x)
+        stride = self.stride[0]
+        weight = functional.pad(self.weight, (0, -self.kernel_size[1] % stride, 0, -self.kernel_size[0] % stride))
+        return functional.conv2d(blocks(x, stride), blocks(weight, stride), self.bias)
+
+
+def blocks(x: Tensor, size: int) -> Tensor:
+    """Maps (n, channels, height, width) as (n, size * size * channels, height / size, width / size), channels last."""
+    n, channels, height, width = x.shape
+    rows = x.permute(0, 2, 3, 1).reshape(n, height // size, size, width // size, size, channels)
+    return rows.transpose(2, 3).reshape(n, height // size, width // size, size * size * channels).permute(0, 3, 1, 2)
+
+
+class Full(nn.Conv2d):
+    """A fully connected layer over a whole map, stored as a convolution: one product, (n, outputs), nothing copied if channels
+    come last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
+        return functional.linear(x.permute(0, 2, 3, 1).flatten(1), weight, self.bias)
 
 
 class CNNF(nn.Module):
@@ -32,30 +60,32 @@ class CNNF(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(3, SIZE, SIZE))
-        self.conv1 = nn.Conv2d(3, 64, 11, stride=4)
+        self.conv1 = Strided(3, 64, 11, stride=4)
         self.conv2 = nn.Conv2d(64, 256, 5, padding=2)
         self.conv3 = nn.Conv2d(256, 256, 3, padding=1)
         self.conv4 = nn.Conv2d(256, 256, 3, padding=1)
         self.conv5 = nn.Conv2d(256, 256, 3, padding=1)
-        self.full6 = nn.Conv2d(256, 4096, 6)  # a fully connected layer over the 6 x 6 map
-        self.full7 = nn.Conv2d(4096, FEATURES, 1)
+        self.full6 = Full(256, 4096, 6)
+        self.full7 = Full(4096, FEATURES, 1)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = pixels - self.mean
-        x = _pool(functional.local_response_norm(functional.relu(self.conv1(x)), **LRN), ceil=(0, 1))  # (n, 64, 27, 27)
-        x = _pool(functional.local_response_norm(functional.relu(self.conv2(x)), **LRN))  # (n, 256, 13, 13)
+        x = _pool(relu_lrn(self.conv1(pixels - self.mean)), after=1)  # (n, 64, 27, 27)
+        x = _pool(relu_lrn(self.conv2(x)))  # (n, 256, 13, 13)
         x = functional.relu(self.conv3(x))
         x = functional.relu(self.conv4(x))
         x = _pool(functional.relu(self.conv5(x)))  # (n, 256, 6, 6)
         x = functional.relu(self.full6(x))
-        return functional.relu(self.full7(x)).flatten(1)  # (n, 4096)
+        return functional.relu(self.full7(x[:, :, None, None]))  # (n, 4096)
 
 
-def _pool(x: Tensor, ceil: tuple[int, int] = (0, 0)) -> Tensor:
+def _pool(x: Tensor, after: int = 0) -> Tensor:
     """3 x 3 maxima with stride 2. MatConvNet pads conv1's map by one row and column after the image; ReLU maps may pad by 0."""
-    if any(ceil):
-        x = functional.pad(x, (ceil[0], ceil[1], ceil[0], ceil[1]))
-    return functional.max_pool2d(x, 3, 2)
+    if x.is_cuda and x.is_contiguous(memory_format=torch.channels_last):
+        from dcmh.networks import pool_kernels
+
+        if pool_kernels.AVAILABLE:
+            return pool_kernels.max_pool(x, (x.shape[2] + after - 1) // 2, (x.shape[3] + after - 1) // 2)
+    return functional.max_pool2d(functional.pad(x, (0, after, 0, after)) if after else x, 3, 2)
 
 
 def load_matconvnet(network: CNNF, path: Path) -> CNNF:
@@ -66,15 +96,17 @@ def load_matconvnet(network: CNNF, path: Path) -> CNNF:
         stored = name.replace("full", "fc")
         if stored not in layers:
             raise ModelError(f"{path} has no layer {stored}. Give MatConvNet's imagenet-vgg-f.mat.")
-        kernel, bias = layers[stored]  # kernel: height x width x in x out
-        if kernel.ndim == 2:
-            kernel = kernel[None, None]
-        weight = torch.from_numpy(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1), np.float32))
+        kernel, bias = layers[stored]
+        weight = _as_weight(kernel)
         if weight.shape != module.weight.shape:
             raise ModelError(
                 f"{path}: layer {stored} has kernels {tuple(weight.shape)}, CNN-F has {tuple(module.weight.shape)}. "
                 "Is it another network's file? Give imagenet-vgg-f.mat."
             )
+        if bias.size != len(weight):
+            raise ModelError(f"{path}: layer {stored} has {bias.size} biases for {len(weight)} kernels. Get it again.")
+        if not (torch.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise ModelError(f"{path}: layer {stored} holds NaN or infinity. Get the file again.")
         with torch.no_grad():
             module.weight.copy_(weight)
             module.bias.copy_(torch.from_numpy(np.ascontiguousarray(bias.ravel(), np.float32)))
@@ -83,13 +115,24 @@ def load_matconvnet(network: CNNF, path: Path) -> CNNF:
     return network
 
 
+def _as_weight(kernel: NDArray[Any]) -> Tensor:
+    """MatConvNet's kernels, height x width x in x out, as torch has them, (out, in, height, width)."""
+    if kernel.ndim == 2:  # of a fully connected layer, whose height and width of 1 SciPy leaves out
+        kernel = kernel[None, None]
+    if kernel.ndim != 4:
+        return torch.from_numpy(np.asarray(kernel, np.float32))
+    return torch.from_numpy(np.ascontiguousarray(kernel.transpose(3, 2, 0, 1), np.float32))
+
+
 def _mean_image(mean: NDArray[Any], path: Path) -> Tensor:
-    """The mean image, (3, 224, 224); a file that keeps only the mean colour gives the same colour everywhere."""
+    """The mean image, (3, 224, 224), from height x width x 3; a file that keeps only the mean colour gives it everywhere."""
     mean = np.asarray(mean, np.float32)
     if mean.size == 3:
         mean = np.broadcast_to(mean.reshape(1, 1, 3), (SIZE, SIZE, 3))
     if mean.shape != (SIZE, SIZE, 3):
         raise ModelError(f"{path}: the mean image has shape {mean.shape}, not (224, 224, 3). Give imagenet-vgg-f.mat.")
+    if not np.isfinite(mean).all() or mean.min() < 0 or mean.max() > 255:
+        raise ModelError(f"{path}: the mean image is not within 0 to 255. Give imagenet-vgg-f.mat.")
     return torch.from_numpy(np.ascontiguousarray(mean.transpose(2, 0, 1)))
 
 
@@ -97,14 +140,13 @@ def _read(path: Path) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], NDA
     """Kernels and biases by layer name, and the mean image; both layouts of the file."""
     try:
         from scipy.io import loadmat
-        from scipy.io.matlab import MatReadError
     except ImportError as error:
         raise MissingExtra('Reading CNN-F weights needs SciPy. Install: pip install "dcmh[bench]"') from error
     if not Path(path).is_file():
         raise ModelError(f"There is no file {path}. Give MatConvNet's imagenet-vgg-f.mat with --weights.")
     try:
         content = loadmat(path, struct_as_record=False, squeeze_me=True)
-        stored = content["layers"]
+        stored = np.atleast_1d(content["layers"])
         # Old layout: `normalization` beside `layers`; new layout: inside `meta`.
         normalization = content["normalization"] if "normalization" in content else content["meta"].normalization
         layers = {}
@@ -114,7 +156,7 @@ def _read(path: Path) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], NDA
             elif hasattr(layer, "filters"):  # old: two fields
                 layers[str(layer.name)] = (np.asarray(layer.filters), np.asarray(layer.biases))
         return layers, np.asarray(normalization.averageImage)
-    except (KeyError, AttributeError, ValueError, TypeError, NotImplementedError, OSError, MatReadError) as error:
+    except Exception as error:  # SciPy raises almost anything on damaged files
         raise ModelError(
             f"{path} is not a MatConvNet file of CNN-F weights ({error}). Give imagenet-vgg-f.mat."
         ) from error

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_conv_bn_weights
 
-from dcmh.errors import MissingExtra, ModelError
+from dcmh.errors import MissingExtra, ModelError, ParameterError
 
 FEATURES = 1280
 SIZE = 224  # pixels, square
@@ -101,7 +102,7 @@ class EfficientNetLite0(nn.Module):
 
 
 def fuse(network: EfficientNetLite0) -> EfficientNetLite0:
-    """A copy for encoding on a CPU, each batch normalisation folded into its convolution: the same features, a fifth faster."""
+    """A copy for encoding, each batch normalisation folded into its convolution: the same features, a fifth faster."""
     fused = copy.deepcopy(network).eval()
     pairs: list[tuple[nn.Module, str, str]] = [(fused, "_conv_stem", "_bn0"), (fused, "_conv_head", "_bn1")]
     for block in fused._blocks:
@@ -111,6 +112,82 @@ def fuse(network: EfficientNetLite0) -> EfficientNetLite0:
         setattr(module, convolution, fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm)))
         setattr(module, norm, nn.Identity())
     return fused
+
+
+class Encoder(nn.Module):
+    """A trained network for encoding on a CPU: the same features up to float noise, in float32, several times faster.
+
+    Normalisations are folded as by `fuse`. Where torch has oneDNN, ReLU6 and the residual sum happen inside its
+    convolutions, and its layout of the weights is made once, here. No picture is padded: pictures and filters are turned
+    by 180 degrees, and then the odd row of "SAME" comes before the picture, which padding by kernel // 2 on all sides does.
+
+    Features of a picture do not depend on the pictures beside it in the batch, nor (with oneDNN) on the batch's size or
+    the number of threads, not in a single bit. A batch of 4 is fastest: blocks of memory over 32 MB go back to the
+    system and are cleared again for each layer, which at a batch of 32 costs more than the arithmetic.
+    """
+
+    BATCH = 4
+
+    def __init__(self, network: EfficientNetLite0) -> None:
+        super().__init__()
+        size = SIZE // 2
+        self._stem = _Convolution(network._conv_stem, network._bn0, SIZE, relu6=True)
+        self._layers: list[tuple[_Convolution | None, _Convolution, _Convolution, bool]] = []
+        for block in cast(list[Block], list(network._blocks)):
+            expand = _Convolution(block._expand_conv, block._bn0, size, relu6=True) if block.expands else None
+            depthwise = _Convolution(block._depthwise_conv, block._bn1, size, relu6=True)
+            size //= depthwise.stride
+            project = _Convolution(block._project_conv, block._bn2, size)
+            self._layers.append((expand, depthwise, project, block.residual))
+        self._head = _Convolution(network._conv_head, network._bn1, size, relu6=True)
+
+    @torch.inference_mode()
+    def forward(self, pixels: Tensor) -> Tensor:
+        if pixels.shape[1:] != (3, SIZE, SIZE):
+            raise ParameterError(f"The encoder takes pictures of {SIZE} x {SIZE} pixels, not {tuple(pixels.shape)}.")
+        x = self._stem(pixels.flip(2, 3).sub_(127).div_(128))
+        for expand, depthwise, project, residual in self._layers:
+            y = depthwise(expand(x) if expand else x)
+            x = project(y, x if residual else None)
+        features: Tensor = self._head(x).mean(dim=(2, 3))  # (n, 1280)
+        return features
+
+
+class _Convolution:
+    """One convolution of `Encoder`, with its normalisation and what follows: ReLU6, or the sum with another tensor."""
+
+    @torch.no_grad()
+    def __init__(self, layer: SameConv2d, norm: nn.BatchNorm2d, size: int, *, relu6: bool = False) -> None:
+        self.stride, self.groups, self.relu6 = layer.stride[0], layer.groups, relu6
+        self.padding = layer.kernel_size[0] // 2
+        mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+        folded = fuse_conv_bn_weights(layer.weight, None, mean, variance, norm.eps, norm.weight, norm.bias)
+        weight: Tensor = folded[0].flip(2, 3).contiguous(memory_format=torch.channels_last)
+        self.onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+        if self.onednn:
+            shape = [Encoder.BATCH, layer.in_channels, size, size]
+            weight = torch.ops.mkldnn._reorder_convolution_weight(weight, *self._geometry, shape)
+        self.weight, self.bias = weight, folded[1].detach()
+
+    @property
+    def _geometry(self) -> tuple[list[int], list[int], list[int], int]:
+        return [self.padding] * 2, [self.stride] * 2, [1, 1], self.groups
+
+    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
+        y: Tensor
+        if not self.onednn:
+            y = functional.conv2d(x, self.weight, self.bias, self.stride, self.padding, 1, self.groups)
+            if plus is not None:
+                y += plus
+            return functional.relu6(y, inplace=True) if self.relu6 else y
+        convolve = torch.ops.mkldnn._convolution_pointwise
+        if plus is not None:
+            y = convolve.binary(x, plus, self.weight, self.bias, *self._geometry, "add", 1.0, None, [], None)
+        elif self.relu6:
+            y = convolve(x, self.weight, self.bias, *self._geometry, "hardtanh", [0.0, 6.0], "")
+        else:
+            y = convolve(x, self.weight, self.bias, *self._geometry, "none", [], "")
+        return y
 
 
 def imagenet_weights() -> Path:

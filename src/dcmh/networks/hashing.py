@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dcmh import distributed
 from dcmh.networks.mlp import FoldedMLP, HashMLP, TextNetwork
 
 
@@ -17,13 +18,20 @@ class PixelNetwork(nn.Module):
     """An image network with its hash layers: pixels (n, 3, 224, 224) to outputs (n, bits).
 
     With `fixed_statistics` its batch normalisation keeps what it learned on ImageNet: a few thousand pictures spoil it.
+    With `reduced` the image network computes in bfloat16, its parameters and results stay in float32.
+    When several processes train together, each gives its share of a batch's pixels, and gets the outputs of the whole batch.
     """
+
+    reduced = False
 
     def __init__(self, backbone: nn.Module, head: nn.Module, *, fixed_statistics: bool = False) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
         self.fixed_statistics = fixed_statistics
+        self._parallel: list[
+            nn.Module
+        ] = []  # the wrapped backbone; in a list, so that it is no second copy of its weights
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -31,9 +39,16 @@ class PixelNetwork(nn.Module):
             self.backbone.eval()
         return self
 
+    def share_batches(self) -> None:
+        """From now on, while learning, this process sees its share of each batch."""
+        self._parallel = [distributed.parallel(self.backbone)]
+
     def features(self, pixels: Tensor) -> Tensor:
-        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
-            return self.backbone(pixels).float()  # type: ignore[no-any-return]
+        shared = self.training and bool(self._parallel)
+        backbone = self._parallel[0] if shared else self.backbone
+        with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.reduced):
+            features = backbone(pixels).to(pixels.dtype)
+        return distributed.gather(features) if shared else features
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self.head(self.features(pixels))  # type: ignore[no-any-return]

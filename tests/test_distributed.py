@@ -1,0 +1,67 @@
+"""Two processes of torchrun train one model: the codes, buffers and networks of one process, up to float noise."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+# The image network is small, but its gradients go the same way: a share of each batch, gathered features, averaged sums.
+SCRIPT = """
+import sys
+import numpy as np
+import torch
+from torch import nn
+from dcmh import distributed, networks
+from dcmh.data.columns import Images, Vectors
+from dcmh.data.dataset import Dataset
+from dcmh.methods.dcmh import DCMH
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 9, stride=8)
+        self.full = nn.Linear(6, 10)
+    def forward(self, pixels):
+        return torch.relu(self.full(torch.relu(self.conv(pixels / 128 - 1)).mean((2, 3))))
+
+def backbone(name, weights=None):
+    torch.manual_seed(5)
+    return Small(), 10
+
+networks.backbone = backbone
+random = np.random.default_rng(0)
+classes = random.integers(0, 3, 48)
+pixels = (random.integers(0, 120, (48, 224, 224, 3)) + 60 * classes[:, None, None, None]).astype(np.uint8)
+text = random.normal(size=(48, 12)).astype(np.float32) + classes[:, None]
+data = Dataset({"image": Images(list(pixels)), "text": Vectors(text)}, labels=np.eye(3, dtype=np.uint8)[classes])
+kept = {}
+model = DCMH(16, recipe=sys.argv[2], epochs=3, batch_size=16, hidden=32, finetune=True, device="cpu", precision="float64")
+record = model._update_codes
+def watch(run):
+    record(run)
+    kept["B"] = run.B.numpy().copy()
+    kept["F"], kept["G"] = (side.outputs.numpy().copy() for side in run.sides)
+model._update_codes = watch
+model.fit(data)
+kept["weight"] = model.networks_["image"].backbone.conv.weight.detach().numpy()
+kept["last"] = model.networks_["text"].weights[-1].detach().numpy()
+np.savez(f"{sys.argv[1]}/{distributed.world()}-{distributed.rank()}.npz", **kept)
+distributed.leave()
+"""
+
+
+@pytest.mark.parametrize("recipe", ["paper", "stable"])
+def test_two_processes_give_what_one_gives(tmp_path, recipe):
+    script = tmp_path / "learn.py"
+    script.write_text(SCRIPT)
+    run = [sys.executable, str(script), str(tmp_path), recipe]
+    subprocess.run(run, check=True, timeout=200)
+    together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--local-addr", "127.0.0.1"]
+    subprocess.run([sys.executable, *together, *run[1:]], check=True, timeout=200, capture_output=True)
+    one, first, second = (np.load(tmp_path / f"{name}.npz") for name in ("1-0", "2-0", "2-1"))
+    assert len(np.unique(one["B"], axis=0)) > 1
+    for name in one.files:
+        assert np.array_equal(first[name], second[name]), f"the processes differ in {name}"
+        assert np.allclose(one[name], first[name], rtol=1e-6, atol=1e-9), f"{name} is not that of one process"
+    assert np.array_equal(one["B"], first["B"])  # bit for bit, after three iterations
