@@ -150,9 +150,9 @@ def _descriptors(column: Images, rows: list[int], progress: Progress | None) -> 
         raise MissingExtra('SIFT features need OpenCV. Install: pip install "dcmh[bench]"') from error
 
     def describe(row: int) -> Floats:
-        source = column.source(row)
-        assert source is not None
         try:
+            source = column.source(row)
+            assert source is not None
             pixels = images.decode(source, SIZE)
         except ImageError as error:
             named = column.path(row) or f"picture {row}"
@@ -172,11 +172,12 @@ def _descriptors(column: Images, rows: list[int], progress: Progress | None) -> 
 
 def _content_hashes(column: Images) -> list[bytes | None]:
     def one(row: int) -> bytes | None:
-        source = column.source(row)
         try:
+            source = column.source(row)
             return None if source is None else images.content_hash(source)
         except ImageError as error:
-            raise DataError(f"Cannot read {column.path(row)}: {error}. Remove it from the data.") from error
+            named = column.path(row) or f"picture {row}"
+            raise DataError(f"Cannot read {named}: {error}. Remove it from the data.") from error
 
     with ThreadPoolExecutor(_workers()) as pool:
         return list(pool.map(one, range(len(column))))

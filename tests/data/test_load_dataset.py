@@ -1,14 +1,16 @@
 """load_dataset: names, paths, and near misses."""
 
+from pathlib import Path
+
 import pytest
 
-from dcmh.data import available, load_dataset
+from dcmh.data import available, load_dataset, named
 from dcmh.errors import DataError, ParameterError
 from dcmh.home import home
 
 
 def test_available_says_one_line_each():
-    assert set(available()) == {"openmoji", "toy"}
+    assert list(available()) == ["mirflickr25k", "nuswide", "nuswide21", "openmoji", "toy"]
     assert all(line and "\n" not in line for line in available().values())
 
 
@@ -36,6 +38,17 @@ def test_a_path_with_the_name_of_a_built_in_set(tmp_path, monkeypatch):
     assert load_dataset("toy").name == "toy"
     with pytest.raises(DataError, match="No images in toy/"):
         load_dataset("./toy")
+
+
+def test_a_name_with_its_folder(tmp_path):
+    assert named("toy") == ("toy", None)
+    assert named(f"mirflickr25k:{tmp_path}") == ("mirflickr25k", tmp_path)
+    assert named("nuswide:~/nus") == ("nuswide", Path.home() / "nus")
+    assert named("photos/") is None
+    assert named("C:/photos") is None
+    assert named("toy:/x") is None  # toy lies in no folder
+    with pytest.raises(DataError, match=f"mirflickr25k is not in {tmp_path}/none. Get it: dcmh data get mirflickr25k:"):
+        load_dataset(f"mirflickr25k:{tmp_path}/none")
 
 
 def test_options_of_other_loaders_are_refused(tmp_path):

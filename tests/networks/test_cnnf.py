@@ -1,16 +1,21 @@
 """CNN-F: the paper's table, the right normalisation, and MatConvNet's file in both layouts."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from scipy.io import savemat
 
 import dcmh
 from dcmh.data.toy import toy
-from dcmh.errors import ModelError, ParameterError
+from dcmh.errors import ModelError, ModelMismatch, ParameterError
 from dcmh.methods.dcmh import DCMH
 from dcmh.networks import cnnf
 from dcmh.networks.cnnf import CNNF
+from dcmh.networks.lrn import relu_lrn
 
 SHAPES = {  # height x width x in x out, as MatConvNet keeps kernels
     "conv1": (11, 11, 3, 64),
@@ -23,20 +28,22 @@ SHAPES = {  # height x width x in x out, as MatConvNet keeps kernels
 }
 
 
-def weights_file(path, *, new: bool, shapes=SHAPES, mean=None):
+def weights_file(path, *, new: bool, shapes=SHAPES, mean=None, change=None, bias=None):
     """A miniature of the real file: mostly zero kernels with a few known entries, so that it compresses well."""
     layers = np.empty(len(shapes), object)
     for i, (name, shape) in enumerate(shapes.items()):
         kernel = np.zeros(shape, np.float32)
         kernel[0, -1, 0, 1] = 2 + i  # first row, last column, first input, second output
-        bias = np.arange(shape[3], dtype=np.float32)
+        if change and name in change:
+            change[name](kernel)
+        biases = np.arange(shape[3], dtype=np.float32) if bias is None else bias
         layer = {"name": name, "type": "conv"}
         if new:
             both = np.empty(2, object)
-            both[0], both[1] = kernel, bias
+            both[0], both[1] = kernel, biases
             layer["weights"] = both
         else:
-            layer |= {"filters": kernel, "biases": bias}
+            layer |= {"filters": kernel, "biases": biases}
         layers[i] = layer
     if mean is None:
         mean = np.zeros((224, 224, 3), np.float32)
@@ -71,7 +78,7 @@ def test_shapes_are_the_papers_table():
     assert seen["conv1"] == (64, 54, 54)
     assert seen["conv2"] == (256, 27, 27)
     assert seen["conv3"] == seen["conv4"] == seen["conv5"] == (256, 13, 13)
-    assert seen["full6"] == seen["full7"] == (4096, 1, 1)
+    assert seen["full6"] == seen["full7"] == (4096,)
 
 
 def test_local_response_normalisation_is_matconvnets():
@@ -81,13 +88,13 @@ def test_local_response_normalisation_is_matconvnets():
     for channel in range(8):
         near = x[:, max(0, channel - 2) : channel + 3].square().sum(1)
         expected[:, channel] = x[:, channel] / (2 + 1e-4 * near) ** 0.75
-    assert torch.allclose(torch.nn.functional.local_response_norm(x, **cnnf.LRN), expected)
+    assert torch.allclose(relu_lrn(x), expected)
 
 
 def test_a_mean_colour_is_taken_for_the_whole_image(tmp_path):
-    weights_file(tmp_path / "f.mat", new=True, mean=np.array([1.0, 2.0, 3.0], np.float32))
-    network = cnnf.load_matconvnet(CNNF(), tmp_path / "f.mat")
-    assert network.mean[:, 5, 7].tolist() == [1, 2, 3]
+    mean = cnnf._mean_image(np.array([1.0, 2.0, 3.0], np.float32), tmp_path / "f.mat")
+    assert mean.shape == (3, 224, 224)
+    assert mean[:, 5, 7].tolist() == [1, 2, 3]
 
 
 def test_wrong_files_are_refused(tmp_path):
@@ -106,17 +113,117 @@ def test_wrong_files_are_refused(tmp_path):
         cnnf.load_matconvnet(CNNF(), tmp_path / "short.mat")
 
 
-def test_the_papers_system_runs_on_pixels(tmp_path):
-    """CNN-F, literal recipe, raw pixels: one iteration, saved and loaded. The weights are the miniature's."""
-    weights_file(tmp_path / "f.mat", new=True)
-    data = toy(n=16, size=32)
-    model = DCMH(
-        bits=8, recipe="paper", network="cnn-f", weights=tmp_path / "f.mat", finetune=True, epochs=1, batch_size=8
+@pytest.mark.parametrize("new", [False, True])
+def test_known_kernels_see_the_pixels_they_name(tmp_path, new):
+    """Kernels that each copy one pixel of one colour: row, column and colour come out where MATLAB has them."""
+    picks = {0: (2, 5, 0), 1: (10, 0, 1), 2: (0, 7, 2)}  # output: row, column, colour
+
+    def conv1(kernel):
+        kernel[:] = 0
+        for output, place in picks.items():
+            kernel[(*place, output)] = 1
+
+    mean = np.zeros((224, 224, 3), np.float32)
+    mean[6, 9, 0] = 100  # row 6, column 9, red
+    weights_file(
+        tmp_path / "f.mat", new=new, mean=mean, shapes={"conv1": SHAPES["conv1"]}, change={"conv1": conv1}, bias=0
     )
+    network = CNNF()
+    layers, found = cnnf._read(tmp_path / "f.mat")
+    kernel, _ = layers["conv1"]
+    with torch.no_grad():
+        network.conv1.weight.copy_(cnnf._as_weight(kernel))
+        network.conv1.bias.zero_()
+        network.mean.copy_(cnnf._mean_image(found, tmp_path / "f.mat"))
+        photo = torch.arange(224 * 224 * 3, dtype=torch.float32).reshape(224, 224, 3)  # (row, column, colour)
+        seen = network.conv1(photo.permute(2, 0, 1)[None] - network.mean)[0]
+    for output, (row, column, colour) in picks.items():
+        expected = photo.numpy()[row : row + 4 * 54 : 4, column : column + 4 * 54 : 4, colour].copy()
+        if output == 0:
+            expected[1, 1] -= 100  # the pixel in row 6 and column 9
+        np.testing.assert_allclose(seen[output].numpy(), expected, rtol=1e-6)
+
+
+def test_damaged_files_are_refused(tmp_path):
+    def nan(kernel):
+        kernel[0, 0, 0, 0] = np.nan
+
+    weights_file(tmp_path / "nan.mat", new=True, shapes={"conv1": SHAPES["conv1"]}, change={"conv1": nan})
+    with pytest.raises(ModelError, match=r"nan.mat: layer conv1 holds NaN or infinity. Get the file again."):
+        cnnf.load_matconvnet(CNNF(), tmp_path / "nan.mat")
+    weights_file(tmp_path / "bias.mat", new=False, shapes={"conv1": SHAPES["conv1"]}, bias=np.zeros(63, np.float32))
+    with pytest.raises(ModelError, match=r"bias.mat: layer conv1 has 63 biases for 64 kernels"):
+        cnnf.load_matconvnet(CNNF(), tmp_path / "bias.mat")
+    whole = (tmp_path / "bias.mat").read_bytes()
+    (tmp_path / "cut.mat").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(
+        ModelError, match=r"cut.mat is not a MatConvNet file of CNN-F weights \(.*Give imagenet-vgg-f.mat"
+    ):
+        cnnf.load_matconvnet(CNNF(), tmp_path / "cut.mat")
+    for mean, says in ((np.full((224, 224, 3), 300.0), "not within 0 to 255"), (np.zeros((3, 224, 224)), "has shape")):
+        with pytest.raises(ModelError, match=says):
+            cnnf._mean_image(mean, tmp_path / "f.mat")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "imagenet-vgg-f.mat"
+    weights_file(path, new=True)
+    return path
+
+
+def test_the_papers_system_runs_on_pixels(tmp_path, weights):
+    """CNN-F, literal recipe, raw pixels: one iteration, saved and loaded. The weights are the miniature's."""
+    data = toy(n=8, size=32)
+    model = DCMH(bits=8, recipe="paper", network="cnn-f", weights=weights, finetune=True, epochs=1, batch_size=8)
     model.fit(data).save(tmp_path / "model")
-    assert (dcmh.load(tmp_path / "model").encode(image=data.image) == model.encode(image=data.image)).all()
+    kept = load_file(tmp_path / "model/weights.safetensors")["image.backbone.mean"]
+    assert (kept[2, 0, 1], kept.sum()) == (9, 9)  # the mean image, which new pictures will be seen through
+    loaded = dcmh.load(tmp_path / "model")
+    assert (loaded.encode(image=data.image) == model.encode(image=data.image)).all()
+
+
+def test_a_frozen_model_knows_its_weights(tmp_path, weights, monkeypatch):
+    """The weights stay where they are; another file in their place is refused, and the same one elsewhere is found."""
+    monkeypatch.setenv("DCMH_HOME", str(tmp_path / "home"))
+    place = tmp_path / "imagenet-vgg-f.mat"
+    shutil.copy(weights, place)
+    data = toy(n=8, size=32)
+    model = DCMH(bits=8, network="cnn-f", weights=place, epochs=1, hidden=8, batch_size=4).fit(data)
+    model.save(tmp_path / "model")
+    record = json.loads((tmp_path / "model/model.json").read_text())["modalities"]["image"]
+    assert record["weights"] == str(place)
+    assert len(record["weights_digest"]) == 32
+    codes = model.encode(image=data.image)
+    place.write_bytes(place.read_bytes() + b"\0")
+    with pytest.raises(ModelMismatch, match=r"is not the file of cnn-f weights that the model learned with \(digest"):
+        dcmh.load(tmp_path / "model").encode(image=data.image)
+    place.unlink()
+    with pytest.raises(
+        ModelError, match=r"needs the cnn-f weights it learned with, .*imagenet-vgg-f.mat, and they are not"
+    ):
+        dcmh.load(tmp_path / "model").encode(image=data.image)
+    shutil.copy(weights, tmp_path / "home" / place.name)
+    again = dcmh.load(tmp_path / "model")
+    assert (again.encode(image=data.image) == codes).all()
+    again.save(tmp_path / "copy")  # and says so
+    assert (
+        json.loads((tmp_path / "copy/model.json").read_text())["modalities"]["image"]["weights_digest"]
+        == record["weights_digest"]
+    )
+    assert dcmh.load(tmp_path / "model").encode(text=data.text).shape == (8, 8)  # words need no image network
 
 
 def test_weights_are_never_made_up():
     with pytest.raises(ParameterError, match="needs its ImageNet weights"):
         DCMH(bits=8, network="cnn-f").fit(toy(n=16))
+
+
+def test_a_strided_convolution_is_one_over_blocks():
+    """What conv1 does on a GPU: pixels of 4 x 4 blocks as channels, the kernel padded with zeros to whole blocks."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 24, 32, generator=generator, dtype=torch.float64)
+    weight = torch.randn(5, 3, 11, 11, generator=generator, dtype=torch.float64)
+    padded = torch.nn.functional.pad(weight, (0, 1, 0, 1))
+    ours = torch.nn.functional.conv2d(cnnf.blocks(x, 4), cnnf.blocks(padded, 4))
+    assert torch.allclose(ours, torch.nn.functional.conv2d(x, weight, stride=4))

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from dcmh import methods
-from dcmh.data import available
+from dcmh.data import named
 from dcmh.errors import ParameterError
 from dcmh.methods.base import Hasher
 from dcmh.metrics import TIES
@@ -114,7 +114,10 @@ def read(file: Path | str) -> Config:
 def _config(file: Path, record: dict[str, Any]) -> Config:
     _check_keys(record, _KEYS, "the bench")
     data = _given(record, "data", str, "a name of dcmh data, or a path")
-    where = data if data in available() else str(_find(data, file))
+    known = named(data)
+    where = str(_find(data, file))
+    if known is not None:
+        where = data if known[1] is None else f"{known[0]}:{_find(str(known[1]), file)}"
     features = _features(record.get("features", ["cnn"]))
     ties = record.get("ties", "stable")
     if ties not in TIES:
@@ -123,7 +126,7 @@ def _config(file: Path, record: dict[str, Any]) -> Config:
     return Config(
         file=file,
         data=where,
-        name=_folder_name(record.get("name", data if data in available() else Path(where).stem)),
+        name=_folder_name(record.get("name", Path(where).stem if known is None else known[0])),
         bits=_numbers(record, "bits", 1),
         seeds=_numbers(record, "seeds", 0),
         ties=ties,

@@ -42,6 +42,10 @@ class Workbench:
         """What the user should know about the data."""
         said = [f"{self.config.name}: {note}" for note in self.data.notes]
         named = sorted({task.features for task in tasks} - {"given"})
+        for name, column in self.data.columns.items():
+            if isinstance(column, Images) and column.bags is not None:
+                words = column.bags.values.shape[1]
+                said.append(f"{self.config.name}: sift-{words} is the bags of visual words that the {name}s came with.")
         vectors = [name for name, column in self.data.columns.items() if isinstance(column, Vectors)]
         if named and not any(isinstance(column, Images) for column in self.data.columns.values()):
             said.append(
@@ -96,6 +100,8 @@ class Workbench:
         from dcmh.sift import bag_of_visual_words
 
         words = int(features.partition("-")[2] or 500)
+        if column.bags is not None and column.bags.values.shape[1] == words:  # the data set's own
+            return column.bags
         bags = bag_of_visual_words(column, split.train_rows, words=words, progress=self.progress)
         return Vectors(bags, observed=column.observed)
 

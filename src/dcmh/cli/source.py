@@ -23,24 +23,35 @@ class Source:
     text: str | None = None
     keep_partial: bool = False
     min_tag_count: int | None = None
+    modalities: str | None = None
+    similarity: str | None = None
 
     def load(self) -> Dataset:
         """The items, as the loader gives them."""
         from dcmh.data import load_dataset
 
         options: dict[str, Any] = {"keep_partial": True} if self.keep_partial else {}
+        if self.modalities is not None:
+            options["modalities"] = self.modalities
         if self.text is None:
             return load_dataset(self.data, **options)
         folder = self._folder()
         return load_dataset(folder if folder.is_dir() else self.data, text=_from_folder(self.text, folder), **options)
 
     def labelled(self) -> Dataset:
-        """The items, with frequent words as labels where the source has none; its notes are said."""
+        """The items with labels where there are some to evaluate by; its notes are said.
+
+        Where the source has none, folders serve if similarity is theirs, and frequent words if it is that of labels;
+        otherwise the items have none.
+        """
         data = self.load()
-        if data.labels is None:
+        kind = (self.similarity or "labels").partition(":")[0]
+        if data.labels is None and kind == "folders":
+            data = data.with_labels_from_folders()
+        elif data.labels is None and kind == "labels":
             data = data.with_labels_from_text(_text_modality(data), min_count=self.min_tag_count)
         elif self.min_tag_count is not None:
-            console.say("The data has labels, so --min-tag-count is not used.")
+            console.say("Words do not serve as labels here, so --min-tag-count is not used.")
         for note in data.notes:
             console.say(f"{data.name}: {note}")
         return data
@@ -52,23 +63,34 @@ class Source:
 
     def record(self) -> dict[str, Any]:
         """For run.json: found again from any folder."""
-        from dcmh.data import available
+        from dcmh.data import named
 
-        known = self.data in available()
-        where = self.data if known else str(Path(self.data).expanduser().resolve())
+        known = named(self.data)
+        where = str(Path(self.data).expanduser().resolve())
+        if known is not None:
+            where = known[0] if known[1] is None else f"{known[0]}:{known[1].resolve()}"
         return {
             "data": where,
             "text": None if self.text is None else _from_folder(self.text, self._folder()),
             "keep_partial": self.keep_partial,
             "min_tag_count": self.min_tag_count,
+            "modalities": self.modalities,
+            "similarity": self.similarity,
         }
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Source:
-        source = cls(record["data"], record["text"], record["keep_partial"], record["min_tag_count"])
-        from dcmh.data import available
+        source = cls(
+            record["data"],
+            record["text"],
+            record["keep_partial"],
+            record["min_tag_count"],
+            record.get("modalities"),
+            record.get("similarity"),
+        )
+        from dcmh.data import named
 
-        if source.data not in available() and not Path(source.data).exists():
+        if named(source.data) is None and not Path(source.data).exists():
             raise DataError(
                 f"The data that the model was trained on, {source.data}, is not there. "
                 "Name it: dcmh evaluate MODEL DATA"

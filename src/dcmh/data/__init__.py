@@ -8,6 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from dcmh.data import official
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.dataset import Dataset, similarity
 from dcmh.data.labels import labels_from_text
@@ -25,15 +26,18 @@ __all__ = [
     "labels_from_text",
     "load_dataset",
     "make_split",
+    "named",
     "similarity",
     "split_given",
 ]
 
 # The module dcmh.data.NAME has a function load.
 _BUILT_IN = {
+    **{name: source.what for name, source in official.SOURCES.items()},
     "openmoji": "about 1,900 emoji drawings with names and tags; 9 groups are the labels; CC BY-SA 4.0",
     "toy": "200 synthetic pictures and texts with 8 labels, for tests and first steps",
 }
+_MODULES = {"mirflickr25k": "mirflickr"}  # where the module is called otherwise
 _READ = "a folder of photos with text, pairs.jsonl, .csv or .tsv, or a .mat file"
 
 
@@ -45,13 +49,15 @@ def available() -> dict[str, str]:
 def load_dataset(source: str | Path, **options: Any) -> Dataset:
     """Load a built-in data set by name, or a folder or file by path.
 
-    A name wins over a folder of the same name: write ./toy for the folder. Options are those of the loader, such as
+    A name wins over a folder of the same name: write ./toy for the folder. A benchmark that lies elsewhere than in the
+    dcmh home folder is named with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
     keep_partial=True for a folder, or n=500 for toy.
     """
     name = str(source)
-    if isinstance(source, str) and name in _BUILT_IN:
-        module = importlib.import_module(f"dcmh.data.{name}")
-        return _call(module.load, name, (), options)
+    known = named(name) if isinstance(source, str) else None
+    if known is not None:
+        module = importlib.import_module(f"dcmh.data.{_MODULES.get(known[0], known[0])}")
+        return _call(module.load, name, () if known[1] is None else (known[1],), options)
     path = Path(source).expanduser()
     if name == "" or not path.exists():
         raise DataError(_unknown(name, path))
@@ -66,6 +72,16 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
     if path.suffix.lower() in pairs.SUFFIXES:
         return _call(pairs.load, name, (path,), options)
     raise DataError(f"Cannot read data from {name}. Give {_READ}; or a name: {', '.join(_BUILT_IN)}.")
+
+
+def named(source: str) -> tuple[str, Path | None] | None:
+    """The built-in name in a source, and the folder behind it, as in mirflickr25k:/data/mir; None where it is a path."""
+    if source in _BUILT_IN:
+        return source, None
+    name, colon, folder = source.partition(":")
+    if colon and folder and name in official.SOURCES:
+        return name, Path(folder).expanduser()
+    return None
 
 
 def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +15,47 @@ from dcmh.errors import DataError
 Kind = Literal["image", "text", "vector"]
 
 
+class Store(Protocol):
+    """A file of many pictures, such as an HDF5 array or a zip: gives one at a time."""
+
+    def read(self, key: Any) -> NDArray[np.uint8] | bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One picture of a store: read when it is asked for, and not kept."""
+
+    store: Store
+    key: Any
+
+    def read(self) -> NDArray[np.uint8] | bytes:
+        return self.store.read(self.key)
+
+
 class Images:
     """Pictures, decoded only when asked for.
 
-    Each value is a path (relative ones count from `root`), a uint8 array (height, width, 3), or None where there is
-    none.
+    Each value is a path (relative ones count from `root`), a uint8 array (height, width, 3), a `Stored` picture, or None
+    where there is none. `bags` are bags of visual words that the pictures came with, shape (pictures, visual words).
     """
 
     kind: Kind = "image"
 
     def __init__(
-        self, values: Sequence[str | Path | NDArray[np.uint8] | None], *, root: Path | str | None = None
+        self,
+        values: Sequence[str | Path | NDArray[np.uint8] | Stored | None],
+        *,
+        root: Path | str | None = None,
+        bags: Vectors | None = None,
     ) -> None:
         self.values = list(values)
+        self.bags = bags
+        if bags is not None and len(bags) != len(self.values):
+            raise DataError(
+                f"{len(bags):,} bags of visual words are given for {len(self.values):,} pictures. Give one a picture."
+            )
         for row, value in enumerate(self.values):
-            if value is not None and not isinstance(value, str | Path | np.ndarray):
+            if value is not None and not isinstance(value, str | Path | np.ndarray | Stored):
                 raise DataError(
                     f"Picture of item {row} is a {type(value).__name__}. Give a path, a uint8 array "
                     f"(height, width, 3), or None where there is no picture."
@@ -40,18 +67,21 @@ class Images:
         return len(self.values)
 
     def take(self, rows: NDArray[np.intp]) -> Self:
-        return type(self)([self.values[i] for i in rows], root=self.root)
+        bags = None if self.bags is None else self.bags.take(rows)
+        return type(self)([self.values[i] for i in rows], root=self.root, bags=bags)
 
     def path(self, row: int) -> Path | None:
-        """The file of one picture; None for a picture that lies in memory, or is missing."""
+        """The file of one picture; None for a picture that has no file of its own, or is missing."""
         value = self.values[row]
-        if value is None or isinstance(value, np.ndarray):
+        if value is None or isinstance(value, np.ndarray | Stored):
             return None
         return self.root / value if self.root is not None else Path(value)
 
-    def source(self, row: int) -> Path | NDArray[np.uint8] | None:
-        """What `dcmh.images.decode` takes: the file or the array of one picture; None where it is missing."""
+    def source(self, row: int) -> Path | NDArray[np.uint8] | bytes | None:
+        """What `dcmh.images.decode` takes: the file, the bytes or the array of one picture; None where it is missing."""
         value = self.values[row]
+        if isinstance(value, Stored):
+            return value.read()
         return value if isinstance(value, np.ndarray) else self.path(row)
 
 
@@ -101,7 +131,8 @@ class Vectors:
                 f"observed has shape {self.observed.shape}; expected one value for {len(self.values)} items."
             )
         # A row that is not there may hold anything.
-        bad = np.flatnonzero(~np.isfinite(self.values).all(axis=1) & self.observed)
+        finite = np.isfinite(self.values).all(axis=1) if self.values.dtype.kind == "f" else np.True_
+        bad = np.flatnonzero(~finite & self.observed)
         if len(bad):
             raise DataError(
                 f"Feature vector of item {bad[0]} holds NaN or infinity. Remove the item, repair its features, "

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import Column, Images, Texts, Vectors
-from dcmh.data.labels import check_labels, labels_from_text
+from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text
 from dcmh.errors import DataError
 
 if TYPE_CHECKING:
     from dcmh.data.splits import Split
 
 PARTS = ("query", "database", "train")
+JOINT = "joint"  # the code of all that an item has; so no modality may be called that
+_NAME = re.compile(r"[^\W\d][\w-]*")
+_TAKEN = ("ids", "labels", "label_names", "name", "self", JOINT)
 
 
 class Dataset:
@@ -26,7 +31,7 @@ class Dataset:
     Parameters
     ----------
     columns
-        Modality name to `Images`, `Texts` or `Vectors`; all of one length.
+        Modality name to `Images`, `Texts` or `Vectors`; all of one length. Any names, any mix, any number.
     labels
         0/1, shape (items, labels), or one class an item; None where there are none.
     ids
@@ -52,6 +57,7 @@ class Dataset:
         parts: Sequence[str] | None = None,
     ) -> None:
         self.columns = dict(columns)
+        _check_modalities(self.columns)
         self.name = name
         self.notes = tuple(notes)
         self.skipped = list(skipped)
@@ -151,6 +157,25 @@ class Dataset:
             raise DataError(f"Labels can be taken from words, but {modality!r} holds {column.kind}s. Give labels.")
         labels, names = labels_from_text(column.values, min_count=min_count, max_labels=max_labels)
         note = f"No labels given: the {len(names)} most frequent words serve as labels ({', '.join(names[:5])}, …)."
+        return self._with_labels(labels, names, note)
+
+    def with_labels_from_folders(self) -> Dataset:
+        """The same items with the folder that each one's picture lies in as its label. See `labels_from_folders`."""
+        labels, names = labels_from_folders(self._paths())
+        note = f"The {len(names):,} folders serve as labels ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})."
+        return self._with_labels(labels, names, note)
+
+    def _paths(self) -> list[str | None]:
+        """Of each item's first picture; of an item without one, its id if that is a path."""
+        columns = [column for column in self.columns.values() if isinstance(column, Images)]
+        found: list[str | None] = []
+        for row, item in enumerate(self.ids):
+            values = (column.values[row] for column in columns)
+            path = next((str(value) for value in values if isinstance(value, str | Path)), None)
+            found.append(path if path is not None else item if "/" in item else None)
+        return found
+
+    def _with_labels(self, labels: NDArray[np.uint8], names: list[str], note: str) -> Dataset:
         return Dataset(
             self.columns,
             labels=labels,
@@ -187,6 +212,17 @@ def _as_index(rows: Any) -> Any:
         return rows
     rows = np.asarray(rows)
     return rows if rows.size else rows.astype(np.intp)  # NumPy takes [] for real numbers
+
+
+def _check_modalities(names: Iterable[str]) -> None:
+    """Names become files, keywords and directions such as image_to_text."""
+    for name in names:
+        if not _NAME.fullmatch(name) or "_to_" in name:
+            raise DataError(
+                f"{name!r} cannot name a modality. Use letters, digits, _ and -, a letter first, and no _to_ within."
+            )
+        if name in _TAKEN:
+            raise DataError(f"{name!r} has a meaning of its own, so no modality can be called that. Rename it.")
 
 
 def _common_length(columns: Mapping[str, Column]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from dcmh.data import pairs
@@ -12,7 +13,13 @@ from dcmh.errors import DataError
 from dcmh.images import IMAGE_SUFFIXES
 
 
-def load(folder: Path | str, *, text: str | None = None, keep_partial: bool = False) -> Dataset:
+def load(
+    folder: Path | str,
+    *,
+    text: str | None = None,
+    keep_partial: bool = False,
+    modalities: str | Sequence[str] | None = None,
+) -> Dataset:
     """Photos of a folder and the folders in it, with their words; notes say where the words came from.
 
     The first that is there gives the words: the file named by `text`; pairs.jsonl, .csv or .tsv, which lists the
@@ -22,20 +29,28 @@ def load(folder: Path | str, *, text: str | None = None, keep_partial: bool = Fa
     ----------
     text
         A table, "FILE" or "FILE:image column,text column", its path counted from the folder.
+    modalities
+        Which columns of the table are modalities. See `dcmh.data.pairs.load`.
     keep_partial
-        Keep photos without text; otherwise they are left out, and a note says so.
+        Keep photos without text, or items that lack any modality; otherwise they are left out, and a note says so.
     """
     folder = Path(folder)
     if text is not None:
         file, columns = _named_table(folder, text)
-        return pairs.load(file, columns=columns, keep_partial=keep_partial)
+        return pairs.load(file, columns=columns, modalities=modalities, keep_partial=keep_partial)
     for name in pairs.PAIRS:
         if (folder / name).is_file():
-            return pairs.load(folder / name, keep_partial=keep_partial)
+            return pairs.load(folder / name, modalities=modalities, keep_partial=keep_partial)
     for name in pairs.CAPTIONS:
         if (folder / name).is_file():
-            return _with_captions(folder, folder / name, keep_partial)
-    return _with_text_files(folder, keep_partial)
+            return _with_captions(folder, folder / name, modalities, keep_partial)
+    data = _with_text_files(folder, keep_partial)
+    for said in modalities.split(",") if isinstance(modalities, str) else modalities or ():
+        if said.partition(":")[0].rstrip("?") not in data.modalities and not said.endswith("?"):
+            raise DataError(
+                f"{_spelt(folder)} has no table, so no column {said!r}. Put pairs.csv there: image, text, …."
+            )
+    return data
 
 
 def image_files(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
@@ -78,15 +93,18 @@ def _named_table(folder: Path, text: str) -> tuple[Path, tuple[str, str] | None]
     return folder / text, None
 
 
-def _with_captions(folder: Path, file: Path, keep_partial: bool) -> Dataset:
+def _with_captions(folder: Path, file: Path, modalities: str | Sequence[str] | None, keep_partial: bool) -> Dataset:
     """Photos of the folder; those the table does not name have no text."""
     images, skipped = image_files(folder)
     if not images:
         raise _no_images(folder)
-    rows = pairs.read(file)
-    named = {os.path.normpath(row.image) for row in rows if row.image is not None}
-    rows += [pairs.Row(image=image, text=None) for image in images if os.path.normpath(image) not in named]
-    data = pairs.from_rows(rows, file, keep_partial=keep_partial)
+    table = pairs.read(file, modalities=modalities)
+    if table.picture is not None:
+        named = {os.path.normpath(cell) for row in table.rows if (cell := row.cells[table.picture]) is not None}
+        blank = dict.fromkeys(table.kinds)
+        others = [image for image in images if os.path.normpath(image) not in named]
+        table.rows.extend(pairs.Row({**blank, table.picture: image}) for image in others)
+    data = pairs.from_table(table, keep_partial=keep_partial)
     data.skipped += skipped
     return data
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,21 @@ def labels_from_text(
         raise DataError(_too_few(len(names), min_count))
     kept = [bag.words_.index(name) for name in names]
     return bag.transform(texts)[:, kept].astype(np.uint8), names
+
+
+def labels_from_folders(paths: Sequence[str | None]) -> tuple[NDArray[np.uint8], list[str]]:
+    """Let the folder of each item's file serve as its label, shape (items, folders), alphabetically.
+
+    Files that lie in no folder share the label "."; an item without a path has no label.
+    """
+    folders = [None if path is None else PurePath(path).parent.as_posix() for path in paths]
+    named: list[Sequence[str]] = [() if folder is None else (folder,) for folder in folders]
+    if len({folder for folder in folders if folder is not None}) < 2:
+        raise DataError(
+            "The items do not lie in two folders or more, so folders tell nothing apart. "
+            "Sort them into folders, or choose another --similarity."
+        )
+    return multi_hot(named)
 
 
 def _too_few(count: int, min_count: int) -> str:

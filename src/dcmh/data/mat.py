@@ -1,46 +1,78 @@
-"""Public .mat conventions for cross-modal data: feature vectors, labels, and sometimes a split.
+"""Public .mat conventions for cross-modal data: pictures or features, bags of words, labels, and sometimes a split.
 
-Read are MATLAB files up to version 7.2, with
-    I_tr, T_tr, L_tr, I_te, T_te, L_te, perhaps I_db, T_db, L_db    (one file, such as wikiData.mat)
-    YAll, LAll, perhaps XAll or FAll                                (in one file, or NAME-yall.mat, NAME-lall.mat, …)
+    images, YAll, LAll                          FLICKR-25K.mat; images are pixels
+    IAll, TAll, LAll                            pixels or features
+    NAME-iall.mat, NAME-yall.mat, NAME-lall.mat with IAll, YAll, LAll; NAME-iall-vgg.mat or NAME-xall-vgg.mat with XAll
+    XTest, YTest, XDatabase, YDatabase, testL, databaseL, perhaps VTest, VDatabase (deep features)
+    I_tr, T_tr, L_tr, I_te, T_te, L_te, perhaps I_db, T_db, L_db
+    imgList.mat, tagList.mat, labelList.mat     with FAll, YAll, LAll or imgs, tags, labels
+    index.mat, caption.mat, label.mat           with index (paths of pictures), caption, category or label
+
+Files of MATLAB 5 to 7.3 (HDF5) are read. Which axis is the items is found by the length that the variables share, and a note
+says which of them were turned.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.columns import Column, Vectors
+from dcmh.data import matfile
+from dcmh.data.columns import Column, Images, Stored, Texts, Vectors
 from dcmh.data.dataset import Dataset
-from dcmh.errors import DataError, MissingExtra
+from dcmh.data.matfile import PictureArray, Variable
+from dcmh.errors import DataError, ParameterError
 
 _READ = (
-    "Read are files with I_tr, T_tr, L_tr, I_te, T_te, L_te, and files with YAll and LAll, "
-    "such as NAME-yall.mat beside NAME-lall.mat"
+    "Read are files with I_tr, T_tr, L_tr, I_te, T_te, L_te; with XTest, YTest, testL, XDatabase, YDatabase, databaseL; and "
+    "with labels (LAll) beside pictures or features (images, IAll, XAll, FAll) and words (YAll, TAll), also over several files"
 )
-_MODALITY = {"XAll": "image", "FAll": "image", "YAll": "text"}
-_SPLIT_FILE = re.compile(r"(?P<name>.+)-(?P<part>[xyl]all|iall-vgg|xall-vgg)", re.IGNORECASE)
+# Names of the same thing, in order of preference.
+_IMAGE = ("images", "IAll", "XAll", "FAll", "imgs", "index", "VAll")
+_TEXT = ("YAll", "TAll", "tags", "caption")
+_LABELS = ("LAll", "labels", "category", "label")
+_TOGETHER = (("imglist", "taglist", "labellist"), ("index", "caption", "label"))
+_SPLIT_FILE = re.compile(r"(?P<name>.+)-(?P<part>[ixytl]all(?:-\w+)?)", re.IGNORECASE)
+
+Part = tuple[str, dict[str, str]]  # "query" and the like, and the variable of each modality
 
 
-def load(path: Path | str) -> Dataset:
-    """Feature vectors of one file, or of the files that belong together with it; or of the only such in a folder."""
+def load(path: Path | str, *, image: str | None = None, photos: Path | str | None = None) -> Dataset:
+    """Items of one file, or of the files that belong together with it; or of the only such in a folder.
+
+    Parameters
+    ----------
+    image
+        The variable to take as images where the files hold several, such as XAll or V.
+    photos
+        Where the pictures lie that the file names. Default: beside it.
+    """
     path = Path(path)
     if path.is_dir():
         path = _choose(path)
-    arrays: dict[str, NDArray[Any]] = {}
     files = _siblings(path)
+    variables: dict[str, Variable] = {}
     for file in files:
-        arrays |= _read(file)
+        variables |= matfile.read(file)
     said = ", ".join(file.name for file in files)
-    if {"I_tr", "T_tr", "L_tr", "I_te", "T_te", "L_te"} <= set(arrays):
-        return _train_and_test(arrays, path)
-    if {"YAll", "LAll"} <= set(arrays):
-        return _whole(arrays, path, said)
-    raise DataError(f"{said} holds {', '.join(sorted(arrays)) or 'no arrays'}. {_READ}.")
+    parts = _parts(variables, said, image)
+    reader = _Reader(variables, Path(photos).expanduser() if photos is not None else path.parent, said)
+    columns, labels, given = reader.assemble(parts)
+    others = sorted(_image_like(variables) - {names["image"] for _, names in parts if "image" in names})
+    used = ", ".join(name for _, names in parts for name in names.values())
+    notes = [_summary(f"{said} ({used})", columns, labels, given), *reader.notes]
+    if others:
+        notes.append(f"Also there, and not used: {', '.join(others)} (choose with the option image).")
+    data = Dataset(columns, labels=labels, name=_name(path), notes=notes, parts=given)
+    return data.take(_without_repeats(data)) if given is not None and len(parts) > 2 else data
+
+
+# -- which files, which variables -----------------------------------------------------------------------------------
 
 
 def _choose(folder: Path) -> Path:
@@ -52,88 +84,208 @@ def _choose(folder: Path) -> Path:
 
 
 def _siblings(path: Path) -> list[Path]:
+    beside = sorted(path.parent.glob("*.mat"))
+    for together in _TOGETHER:
+        if path.stem.lower() in together:
+            return [file for file in beside if file.stem.lower() in together]
     named = _SPLIT_FILE.fullmatch(path.stem)
     if named is None:
         return [path]
     return [
-        file
-        for file in sorted(path.parent.glob("*.mat"))
-        if (other := _SPLIT_FILE.fullmatch(file.stem)) and other["name"] == named["name"]
-    ]
+        file for file in beside if (other := _SPLIT_FILE.fullmatch(file.stem)) and other["name"] == named["name"]
+    ] or [path]
 
 
-def _read(file: Path) -> dict[str, NDArray[Any]]:
-    try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise MissingExtra('Reading .mat files needs SciPy. Install: pip install "dcmh[bench]"') from error
-    try:
-        found = loadmat(file)
-    except NotImplementedError as error:
-        raise DataError(
-            f"{file.name} is a MATLAB 7.3 file (HDF5), which is not read yet. In MATLAB: save(…, '-v7')."
-        ) from error
-    except Exception as error:  # SciPy raises almost anything on damaged files
-        raise DataError(f"{file.name} is no MATLAB file, or it is damaged ({error}). Get it again.") from error
-    return {
-        name: _dense(value)
-        for name, value in found.items()
-        if not name.startswith("__") and (hasattr(value, "toarray") or value.dtype.kind in "biuf")
-    }
+def _name(path: Path) -> str:
+    if any(path.stem.lower() in together for together in _TOGETHER):
+        return path.resolve().parent.name
+    named = _SPLIT_FILE.fullmatch(path.stem)
+    return named["name"] if named else path.stem
 
 
-def _dense(value: Any) -> NDArray[Any]:
-    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value)
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
+def _parts(variables: Mapping[str, Variable], said: str, image: str | None) -> list[Part]:
+    """The variables of each part of the data: queries first; one part called "" where there is no split."""
+    have = set(variables)
+    if {"I_tr", "T_tr", "L_tr", "I_te", "T_te", "L_te"} <= have:
+        letter = _pick("I", ("I",), image)
+        return [
+            (part, {"image": f"{letter}_{name}", "text": f"T_{name}", "labels": f"L_{name}"})
+            for name, part in (("te", "query"), ("tr", "train"), ("db", "database"))
+            if f"I_{name}" in have
+        ]
+    if {"XTest", "YTest", "XDatabase", "YDatabase", "testL", "databaseL"} <= have:
+        letter = _pick("X", ("X", "V") if {"VTest", "VDatabase"} <= have else ("X",), image)
+        return [
+            ("query", {"image": f"{letter}Test", "text": "YTest", "labels": "testL"}),
+            ("database", {"image": f"{letter}Database", "text": "YDatabase", "labels": "databaseL"}),
+        ]
+    chosen = {"image": _first(_IMAGE, have), "text": _first(_TEXT, have), "labels": _first(_LABELS, have)}
+    if image is not None:
+        chosen["image"] = _pick(image, tuple(sorted(_image_like(variables))), image)
+    if chosen["labels"] is None or (chosen["image"] is None and chosen["text"] is None):
+        raise DataError(f"{said} holds {', '.join(sorted(variables)) or 'no arrays'}. {_READ}.")
+    return [("", {role: name for role, name in chosen.items() if name is not None})]
 
 
-def _train_and_test(arrays: dict[str, NDArray[Any]], path: Path) -> Dataset:
-    """Test items are the queries; training items belong to the database, which I_db may extend."""
-    order = [name for name in ("te", "tr", "db") if f"I_{name}" in arrays]
-    image = np.concatenate([arrays[f"I_{name}"] for name in order])
-    text = np.concatenate([arrays[f"T_{name}"] for name in order])
-    labels = [_class_vector(arrays[f"L_{name}"]) for name in order]
-    part_of = {"te": "query", "tr": "train", "db": "database"}
-    parts = np.repeat([part_of[name] for name in order], [len(arrays[f"I_{name}"]) for name in order])
-    data = Dataset(
-        {"image": Vectors(image), "text": Vectors(text)},
-        labels=np.concatenate(labels),
-        name=path.stem,
-        notes=[f"{path.name}: {(parts == 'query').sum():,} queries, {(parts != 'query').sum():,} others, as given."],
-        parts=parts.tolist(),
-    )
-    return data.take(_without_repeats(image, text, parts)) if "db" in order else data
+def _first(names: Sequence[str], have: set[str]) -> str | None:
+    return next((name for name in names if name in have), None)
 
 
-def _without_repeats(image: NDArray[Any], text: NDArray[Any], parts: NDArray[np.str_]) -> list[int]:
-    """Rows without the database items that are training items as well: most files hold those twice."""
-    trained = {image[row].tobytes() + text[row].tobytes() for row in np.flatnonzero(parts == "train")}
-    return [
-        row
-        for row, part in enumerate(parts)
-        if part != "database" or image[row].tobytes() + text[row].tobytes() not in trained
-    ]
+def _pick(usual: str, known: tuple[str, ...], asked: str | None) -> str:
+    if asked is not None and asked not in known:
+        raise ParameterError(f"image must be one of {', '.join(known)}, not {asked!r}.")
+    return asked or usual
+
+
+def _image_like(variables: Mapping[str, Variable]) -> set[str]:
+    return {name for name in variables if name in _IMAGE or name in ("VTest", "VDatabase", "XTest", "XDatabase")}
+
+
+# -- one part and all of them -----------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Variables to columns; `notes` says what was turned, what was skipped, and how pictures lie."""
+
+    def __init__(self, variables: Mapping[str, Variable], photos: Path, said: str) -> None:
+        self.variables = variables
+        self.photos = photos
+        self.said = said
+        self.notes: list[str] = []
+
+    def assemble(self, parts: Sequence[Part]) -> tuple[dict[str, Column], NDArray[Any], list[str] | None]:
+        """Columns, labels and the split, the parts one after the other."""
+        read = [self._part(names) for _, names in parts]
+        columns: dict[str, Column] = {}
+        for role in ("image", "text"):
+            pieces = [part[role] for part in read if role in part]
+            if pieces:
+                columns[role] = _joined(pieces)
+        labels = [_class_vector(part["labels"]) for part in read]
+        _check_widths(labels, self.said)
+        if len(parts) == 1:
+            return columns, labels[0], None
+        given = [name for (name, _), part in zip(parts, labels, strict=True) for _ in range(len(part))]
+        return columns, np.concatenate(labels), given
+
+    def _part(self, names: Mapping[str, str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        matrices: dict[str, NDArray[Any]] = {}
+        counts: dict[str, int] = {}
+        for role, name in names.items():
+            variable = self.variables[name]
+            if variable.is_text:
+                found[role] = self._texts(variable, role)
+                counts[name] = len(found[role])
+            elif len(variable.shape) == 4:
+                found[role] = self._pictures(variable)
+                counts[name] = len(found[role])
+            else:
+                matrices[name] = variable.matrix()
+        items = self._count(counts, matrices)
+        for role, name in names.items():
+            if name in matrices:
+                found[role] = self._rows(name, matrices[name], items)
+        return found
+
+    def _count(self, counts: Mapping[str, int], matrices: Mapping[str, NDArray[Any]]) -> int:
+        """How many items: the length that all variables of the part share."""
+        shapes = {name: (count,) for name, count in counts.items()} | {n: m.shape for n, m in matrices.items()}
+        common = set.intersection(*(set(shape) for shape in shapes.values()))
+        firsts = {shape[0] for shape in shapes.values()}
+        if len(firsts) == 1 and firsts <= common:
+            return int(firsts.pop())  # as MATLAB shows them: items are the rows
+        if not common:
+            told = ", ".join(f"{name} {' x '.join(f'{n:,}' for n in shape)}" for name, shape in shapes.items())
+            raise DataError(
+                f"The arrays of {self.said} have no length in common: {told}. Are they of one data set, and whole?"
+            )
+        return int(max(common))
+
+    def _rows(self, name: str, matrix: NDArray[Any], items: int) -> NDArray[Any]:
+        if matrix.ndim != 2:
+            raise DataError(f"{name} of {self.said} has {matrix.ndim} axes; expected items x features.")
+        if matrix.shape[0] == items:
+            return matrix
+        if 1 not in matrix.shape:
+            self.notes.append(
+                f"{name} lies turned round ({matrix.shape[0]:,} x {matrix.shape[1]:,}) and was turned: items are its columns."
+            )
+        return np.ascontiguousarray(matrix.T)
+
+    def _pictures(self, variable: Variable) -> PictureArray:
+        pictures = variable.pictures()
+        self.notes.append(f"{variable.name} holds pictures, {pictures.height} high and {pictures.width} wide.")
+        return pictures
+
+    def _texts(self, variable: Variable, role: str) -> Any:
+        strings = variable.strings()
+        if role == "labels":
+            return np.array(strings)
+        return Texts(strings) if role == "text" else Images(self._files(strings, variable), root=self.photos)
+
+    def _files(self, names: Sequence[str], variable: Variable) -> list[str | None]:
+        """Paths from the folder of the pictures; None where there is none. Paths of another machine match by their ends."""
+        found: list[str | None] = []
+        for name in names:
+            parts = PureWindowsPath(name).parts if "\\" in name else PurePosixPath(name).parts
+            tails = ("/".join(parts[start:]) for start in range(len(parts)) if parts[start] != "/")
+            found.append(next((tail for tail in tails if (self.photos / tail).is_file()), None))
+        gone = [name for name, path in zip(names, found, strict=True) if path is None]
+        if len(gone) == len(names):
+            raise DataError(
+                f"None of the {len(names):,} pictures that {variable.file.name} names is in {self.photos}; the first is "
+                f"{gone[0]}. Say where they are with the option photos."
+            )
+        if gone:
+            self.notes.append(f"{len(gone):,} of {len(names):,} pictures are missing, the first is {gone[0]}.")
+        return found
+
+
+def _joined(pieces: Sequence[Any]) -> Column:
+    """The parts of one modality one after the other."""
+    if all(isinstance(piece, np.ndarray) for piece in pieces):
+        widths = {piece.shape[1] for piece in pieces}
+        if len(widths) > 1:
+            raise DataError(
+                f"The parts of one modality have {' and '.join(map(str, sorted(widths)))} features. Are they of one data set?"
+            )
+        return Vectors(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+    if all(isinstance(piece, Texts) for piece in pieces):
+        return Texts([value for piece in pieces for value in piece.values])
+    values: list[str | Path | NDArray[np.uint8] | Stored | None] = []
+    for piece in pieces:
+        values += piece.stored() if isinstance(piece, PictureArray) else piece.values
+    return Images(values, root=next((piece.root for piece in pieces if isinstance(piece, Images)), None))
 
 
 def _class_vector(labels: NDArray[Any]) -> NDArray[Any]:
     """Multi-hot labels as they are; one class an item, shape (items, 1) or (1, items), as whole numbers (items,)."""
-    return labels.ravel().astype(np.int64) if 1 in labels.shape else labels
+    if labels.ndim == 2 and 1 in labels.shape:
+        return labels.ravel().astype(np.int64)
+    return labels
 
 
-def _whole(arrays: dict[str, NDArray[Any]], path: Path, said: str) -> Dataset:
-    used = {name: arrays[name] for name in (*_MODALITY, "LAll") if name in arrays}
-    common = set.intersection(*(set(array.shape) for array in used.values()))
-    if not common:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in used.items())
-        raise DataError(f"The arrays of {said} have no length in common: {shapes}. Are they of one data set?")
-    # Files saved by other tools have their axes the other way round: items are the length all arrays share.
-    items = max(common)
-    rows = {name: array if len(array) == items else array.T for name, array in used.items()}
-    columns: dict[str, Column] = {_MODALITY[name]: Vectors(array) for name, array in rows.items() if name in _MODALITY}
-    named = _SPLIT_FILE.fullmatch(path.stem)
-    return Dataset(
-        columns,
-        labels=_class_vector(rows["LAll"]),
-        name=named["name"] if named else path.stem,
-        notes=[f"Read {said}: {items:,} items, {', '.join(columns)}."],
-    )
+def _check_widths(labels: Sequence[NDArray[Any]], said: str) -> None:
+    widths = {part.shape[1:] for part in labels}
+    if len(widths) > 1:
+        raise DataError(f"The parts of {said} have different labels: {', '.join(str(part.shape) for part in labels)}.")
+
+
+def _without_repeats(data: Dataset) -> list[int]:
+    """Rows without the database items that are training items as well: most files hold those twice."""
+    assert data.parts is not None
+    vectors = [column.values for column in data.columns.values() if isinstance(column, Vectors)]
+
+    def content(row: int) -> bytes:
+        return b"".join(values[row].tobytes() for values in vectors)
+
+    trained = {content(row) for row, part in enumerate(data.parts) if part == "train"}
+    return [row for row, part in enumerate(data.parts) if part != "database" or content(row) not in trained]
+
+
+def _summary(said: str, columns: Mapping[str, Column], labels: NDArray[Any], given: list[str] | None) -> str:
+    if given is not None:
+        queries = given.count("query")
+        return f"{said}: {queries:,} queries, {len(given) - queries:,} others, as given."
+    return f"Read {said}: {len(labels):,} items, {', '.join(columns)}."

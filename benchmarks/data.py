@@ -1,0 +1,163 @@
+"""How long large data sets take to load, and how much memory: official text formats, and pictures in one HDF5 file.
+
+    python benchmarks/data.py                  # full size: about 700 MB of files in a temporary folder
+    python benchmarks/data.py --share 0.1      # a tenth of the rows
+
+Files are made at random in the layout of NUS-WIDE's release: 269,648 photos, 81 files of labels, 1,000 tags a photo, 500
+visual words. Each measurement is a process of its own; memory is the most it ever held (ru_maxrss). Prints Markdown and
+writes results/data.md beside this file (--out for another folder).
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from dcmh.data.nuswide import ALL_CONCEPTS, PHOTOS, VISUAL_WORDS, WORDS
+
+Row = tuple[str, str, str]  # what, measured, goal
+KEPT = 186_577 / 269_648  # share of the photos that have one of the ten concepts
+START = """
+import resource, sys, time
+import numpy as np
+import dcmh
+"""
+BEGIN = """
+began, used = time.perf_counter(), time.process_time()
+"""
+END = """
+seconds = time.perf_counter() - began
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print("MEASURED", len(data), round(seconds, 2), round(time.process_time() - used, 2), round(peak))
+"""
+
+
+def write_nuswide(folder: Path, photos: int) -> None:
+    """Labels such that the ten most frequent concepts cover the paper's share of the photos; tags and visual words."""
+    generator = np.random.default_rng(0)
+    for name in ("Groundtruth/AllLabels", "ImageList", "NUS_WID_Tags"):
+        (folder / name).mkdir(parents=True)
+    frequent = 1 - (1 - KEPT) ** 0.1
+    for place, concept in enumerate(ALL_CONCEPTS):
+        labels = generator.random(photos) < (frequent if place < 10 else 0.01)
+        text = np.full((photos, 2), ord("\n"), np.uint8)
+        text[:, 0] = labels + ord("0")
+        (folder / f"Groundtruth/AllLabels/Labels_{concept}.txt").write_bytes(text.tobytes())
+    names = "".join(f"{ALL_CONCEPTS[row % 81]}\\{row:06}_{row}.jpg\r\n" for row in range(photos))
+    (folder / "ImageList/Imagelist.txt").write_text(names, newline="")
+    with (folder / "NUS_WID_Tags/AllTags1k.txt").open("wb") as file:
+        for start in range(0, photos, 20_000):
+            rows = min(20_000, photos - start)
+            text = np.full((rows, 2 * WORDS + 1), ord(" "), np.uint8)
+            text[:, : 2 * WORDS : 2] = (generator.random((rows, WORDS), np.float32) < 0.006) + ord("0")
+            text[:, -1] = ord("\n")
+            file.write(text.tobytes())
+
+
+def write_bags(folder: Path, photos: int) -> None:
+    """Visual words: mostly zeros, some counts of one or two digits."""
+    generator = np.random.default_rng(1)
+    with (folder / "BoW_int.dat").open("w") as file:
+        for start in range(0, photos, 5_000):
+            counts = generator.poisson(0.6, (min(5_000, photos - start), VISUAL_WORDS))
+            counts[:, ::50] *= 12
+            file.write("".join(" ".join(map(str, row)) + " \n" for row in counts.tolist()))
+
+
+def write_pictures(path: Path, count: int) -> None:
+    """FLICKR-25K.mat's layout: (N, 3, 224, 224), compressed; the pictures are smooth, so that they compress somewhat."""
+    generator = np.random.default_rng(2)
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("images", (count, 3, 224, 224), np.uint8, chunks=(1, 3, 224, 224), compression="lzf")
+        ramp = np.add.outer(np.arange(224), np.arange(224)) // 2
+        for row in range(count):
+            made[row] = (ramp + generator.integers(0, 32, (3, 1, 1))).astype(np.uint8)
+        file["YAll"] = (generator.random((1386, count)) < 0.01).astype(np.float64)
+        file["LAll"] = np.eye(24)[:, generator.integers(0, 24, count)]
+
+
+def measured(script: str, *arguments: object, prepare: str = "") -> tuple[int, str, int]:
+    """Run a script in a process of its own; items, seconds, and the most memory it held, in MiB.
+
+    `prepare` is not timed.
+    """
+    whole = START + prepare + BEGIN + script + END
+    done = subprocess.run(
+        [sys.executable, "-c", whole, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    items, seconds, used, peak = done.stdout.split("MEASURED")[1].split()
+    return int(items), f"{float(seconds):.1f} s ({float(used):.1f} s of CPU)", int(peak)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", type=float, default=1.0, help="of the rows and pictures")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    given = parser.parse_args()
+    photos, pictures = round(PHOTOS * given.share), round(12_000 * given.share)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_nuswide(folder / "nus", photos)
+        size = sum(file.stat().st_size for file in (folder / "nus").rglob("*") if file.is_file())
+        items, seconds, peak = measured('data = dcmh.load_dataset("nuswide:" + sys.argv[1])', folder / "nus")
+        rows.append(
+            (
+                f"tags and labels of {items:,} points, out of {photos:,} rows ({size / 1e6:,.0f} MB of text)",
+                f"{seconds}, {peak:,} MiB",
+                "under 10 s, under 2,048 MiB",
+            )
+        )
+        write_bags(folder / "nus", photos)
+        items, seconds, peak = measured('data = dcmh.load_dataset("nuswide:" + sys.argv[1])', folder / "nus")
+        rows.append((f"the same with {VISUAL_WORDS} visual words", f"{seconds}, {peak:,} MiB", ""))
+        write_pictures(folder / "f.mat", pictures)
+        raw = pictures * 3 * 224 * 224 >> 20
+        rows.append(
+            (
+                f"load a file of {pictures:,} pictures 224 x 224 ({raw:,} MiB of pixels)",
+                "{1}, {2:,} MiB".format(*measured("data = dcmh.load_dataset(sys.argv[1])", folder / "f.mat")),
+                "",
+            )
+        )
+        torch = "from dcmh.features import decoded_batches"
+        walk = """
+data = dcmh.load_dataset(sys.argv[1])
+order = np.random.default_rng(0).permutation(len(data)).tolist()
+for rows, pixels in decoded_batches(data.image, order, batch=128):
+    pass
+"""
+        items, seconds, peak = measured(walk, folder / "f.mat", prepare=torch)
+        rows.append(
+            (
+                "decode all of them in random order, in batches of 128",
+                f"{seconds}, {peak:,} MiB",
+                "memory that does not grow with the file",
+            )
+        )
+        items, seconds, peak = measured(
+            walk.replace("tolist()", "tolist()[: len(data) // 10]"), folder / "f.mat", prepare=torch
+        )
+        rows.append(("decode a tenth of them in the same way", f"{seconds}, {peak:,} MiB", ""))
+    table = "\n".join(["| what | measured | goal |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)])
+    versions = (
+        f"Python {platform.python_version()}, NumPy {np.__version__}, h5py {h5py.__version__}, {platform.machine()}"
+    )
+    share = "" if given.share == 1 else f" --share {given.share}"
+    text = f"# Loading large data sets\n\n    python benchmarks/data.py{share}\n\n{versions}\n\n{table}\n"
+    print(text)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "data.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""dcmh data get and check, and what dcmh data says about a benchmark: licence, size, where it comes from."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dcmh.cli import FAILED, console
+from dcmh.errors import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.data.fetch import Progress
+
+
+def get(source: str, *, anew: bool, json: bool) -> int:
+    """Download and unpack."""
+    from dcmh.data import fetch, official
+
+    name, folder = _place(source)
+    console.say(f"{official.SOURCES[name].title} into {folder}. Terms: {official.SOURCES[name].licence}.")
+    with ExitStack() as bars:
+
+        def progress(title: str) -> Progress:
+            return bars.enter_context(console.progress(title, "bytes")).update
+
+        try:
+            done = fetch.get(name, folder, say=console.say, progress=progress, anew=anew)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Stopped. What has arrived is kept; go on with: {console.command()}") from None
+    if json:
+        console.result_json({"name": name, "folder": str(folder), "archives": [asdict(one) for one in done]})
+        return 0
+    rows = [[one.name, one.state, _trusted(one.known), one.files] for one in done]
+    console.result(console.table(["file", "state", "checksum", "files"], rows))
+    for part in official.SOURCES[name].by_hand:
+        console.say(f"Not fetched: {part}.")
+    console.say(f"Next: dcmh data check {official.spelt(name, folder)}")
+    return 0
+
+
+def check(source: str, *, json: bool) -> int:
+    """Look at everything; 1 where something is missing or wrong."""
+    from dcmh.data import official
+    from dcmh.data.check import check as look
+
+    name, folder = _place(source)
+    findings = look(name, folder)
+    bad = [finding for finding in findings if finding.is_bad]
+    if json:
+        console.result_json(
+            {"name": name, "folder": str(folder), "whole": not bad, "findings": [asdict(one) for one in findings]}
+        )
+    else:
+        rows = [[finding.what, finding.state, finding.detail] for finding in findings]
+        console.result(console.table(["what", "state", "found"], rows))
+    if bad:
+        said = ", ".join(dict.fromkeys(finding.what for finding in bad))
+        console.error(
+            f"{name} in {folder} is not whole: {said}. Get what is missing: dcmh data get {official.spelt(name, folder)}"
+        )
+        return FAILED
+    console.say(f"{name} in {folder} is whole. Next: dcmh train {official.spelt(name, folder)}")
+    return 0
+
+
+def about(name: str, folder: Path | None) -> dict[str, Any]:
+    """Licence, size and origin of a benchmark, for JSON."""
+    from dcmh.data import official
+
+    source = official.SOURCES[name]
+    archives = [
+        {
+            "name": one.name,
+            "urls": list(one.urls),
+            "bytes": one.size,
+            "about": one.about,
+            "checksum_known": one.md5 is not None,
+        }
+        for one in source.archives
+    ]
+    return {
+        "title": source.title,
+        "what": source.what,
+        "licence": source.licence,
+        "page": source.page,
+        "archives": archives,
+        "by_hand": list(source.by_hand),
+        "folder": str(folder or official.home_folder(name)),
+    }
+
+
+def about_lines(record: dict[str, Any]) -> list[tuple[str, object]]:
+    """The same for people."""
+    lines: list[tuple[str, object]] = [(key, record[key]) for key in ("title", "what", "licence", "page")]
+    for one in record["archives"]:
+        size = f"{one['bytes']:,} bytes" if one["bytes"] else one["about"] or "size not published"
+        trust = (
+            "checksum published" if one["checksum_known"] else "no checksum published: the first download is trusted"
+        )
+        lines.append(("file", f"{one['name']} ({size}; {trust}) {' or '.join(one['urls'])}"))
+    lines += [("by hand", part) for part in record["by_hand"]]
+    return [*lines, ("folder", record["folder"])]
+
+
+def state(name: str) -> str:
+    """At a glance, without looking into the files."""
+    from dcmh.data import official
+
+    folder = official.home_folder(name)
+    there = folder.is_dir() and any(folder.iterdir())
+    return f"in {folder}" if there else f"not here: dcmh data get {name}"
+
+
+def _place(source: str) -> tuple[str, Path]:
+    from dcmh.data import named, official
+
+    found = named(source)
+    if found is None or found[0] not in official.SOURCES:
+        raise ParameterError(f"Only these can be fetched and checked: {', '.join(official.SOURCES)}; not {source!r}.")
+    name, folder = found
+    folder = folder or official.home_folder(name)
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file. Name a folder for {name}.")
+    return name, folder
+
+
+def _trusted(known: bool) -> str:
+    return "verified" if known else "none published; recorded now"

@@ -1,0 +1,289 @@
+"""Variables of MATLAB files: version 5 to 7.2 through SciPy, version 7.3 (HDF5) through h5py, read in blocks.
+
+HDF5 keeps MATLAB's axes in reverse: here a matrix has the axes that MATLAB shows, in files of either version. Pictures are
+not read at all until one is asked for. Their rule, by the axes as NumPy sees them:
+
+    (N, 3, A, B)   in HDF5: MATLAB's height x width x 3 x N, so A is the width; in older files A is the height
+    (N, A, B, 3)   A is the height
+    (A, B, 3, N)   A is the height
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.columns import Stored
+from dcmh.errors import DataError, ImageError, MissingExtra
+
+_BLOCK = 16 << 20  # bytes of a matrix read together
+_CACHE = 16 << 20  # bytes of HDF5 chunks kept while pictures are read
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where items and axes of pictures lie, by NumPy's axes."""
+
+    item: int
+    turn: tuple[int, int, int]  # the axes of one picture as (height, width, colour)
+
+    def size(self, shape: Sequence[int]) -> tuple[int, int]:
+        rest = [length for axis, length in enumerate(shape) if axis != self.item]
+        return rest[self.turn[0]], rest[self.turn[1]]
+
+
+def layout_of(shape: Sequence[int], *, hdf5: bool) -> Layout | None:
+    """The module's rule; None where no axis can be the colours."""
+    if len(shape) != 4:
+        return None
+    if shape[1] == 3:
+        return Layout(0, (2, 1, 0) if hdf5 else (1, 2, 0))
+    if shape[3] == 3:
+        return Layout(0, (0, 1, 2))
+    return Layout(3, (0, 1, 2)) if shape[2] == 3 else None
+
+
+class PictureArray:
+    """Pictures that lie in one array of four axes: the `Store` of each of them."""
+
+    def __init__(self, source: Any, layout: Layout, where: str) -> None:
+        self._source = source  # has a shape, and gives a part by index
+        self.layout = layout
+        self.where = where
+        self.height, self.width = layout.size(source.shape)
+
+    def __len__(self) -> int:
+        return int(self._source.shape[self.layout.item])
+
+    def read(self, key: int) -> NDArray[np.uint8]:
+        """One picture, (height, width, 3)."""
+        try:
+            part = self._source[key] if self.layout.item == 0 else self._source[..., key]
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ImageError(f"damaged in {self.where} ({error})") from error
+        picture = part.transpose(self.layout.turn)
+        if picture.dtype != np.uint8:
+            picture = np.clip(np.rint(picture), 0, 255).astype(np.uint8)
+        return np.ascontiguousarray(picture)
+
+    def stored(self) -> list[Stored]:
+        return [Stored(self, row) for row in range(len(self))]
+
+
+def read(file: Path) -> dict[str, Variable]:
+    """The variables of a MATLAB file that hold numbers or text, by name."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(8)
+            opened.seek(512)  # MATLAB's own header lies before HDF5's
+            later = opened.read(8)
+    except OSError as error:
+        raise DataError(f"Cannot read {file}: {error.strerror}. Check the path and its rights.") from error
+    mark = b"\x89HDF\r\n\x1a\n"
+    return _read_hdf5(file) if mark in (start, later) else _read_old(file)
+
+
+# -- up to version 7.2 --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OldVariable:
+    """A variable that SciPy has read whole; `shape` is MATLAB's."""
+
+    name: str
+    file: Path
+    value: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.value.shape)
+
+    @property
+    def is_text(self) -> bool:
+        return not hasattr(self.value, "toarray") and self.value.dtype.kind in "UO"
+
+    def matrix(self) -> NDArray[Any]:
+        """The numbers: uint8 where all are whole and below 256, otherwise float32."""
+        if hasattr(self.value, "toarray"):
+            sparse = self.value
+            sparse.data = _small(sparse.data)
+            return np.asarray(sparse.toarray())
+        return _small(np.asarray(self.value))
+
+    def strings(self) -> list[str]:
+        """The rows of a char array, or the cells."""
+        return [_joined(cell) for cell in self.value.ravel()]
+
+    def pictures(self) -> PictureArray:
+        layout = layout_of(self.shape, hdf5=False)
+        return PictureArray(self.value, _checked(layout, self), f"{self.name} of {self.file.name}")
+
+
+def _read_old(file: Path) -> dict[str, Variable]:
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise MissingExtra('Reading .mat files needs SciPy. Install: pip install "dcmh[bench]"') from error
+    try:
+        found = loadmat(file)
+    except Exception as error:  # SciPy raises almost anything on damaged files
+        raise DataError(f"{file.name} is no MATLAB file, or it is damaged ({error}). Get it again.") from error
+    return {
+        name: OldVariable(name, file, value)
+        for name, value in found.items()
+        if not name.startswith("__")
+        and (hasattr(value, "toarray") or (isinstance(value, np.ndarray) and value.dtype.kind in "biufUO"))
+    }
+
+
+def _joined(cell: Any) -> str:
+    """The text of a cell; several texts in one become lines."""
+    if isinstance(cell, np.ndarray):
+        return "\n".join(_joined(part) for part in cell.ravel())
+    return str(cell).strip()
+
+
+# -- version 7.3 --------------------------------------------------------------------------------------------------
+
+
+class _Source:
+    """A data set of an HDF5 file that is open only while it is used in this process."""
+
+    def __init__(self, file: Path, name: str, shape: tuple[int, ...]) -> None:
+        self.file, self.name, self.shape = file, name, shape
+        self._set: Any = None
+        self._lock = threading.Lock()
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        with self._lock:
+            if self._set is None:
+                import h5py
+
+                self._set = h5py.File(self.file, "r", rdcc_nbytes=_CACHE)[self.name]
+            return np.asarray(self._set[index])
+
+    def __reduce__(self) -> tuple[type[_Source], tuple[Path, str, tuple[int, ...]]]:
+        return _Source, (self.file, self.name, self.shape)
+
+
+@dataclass(frozen=True)
+class HDF5Variable:
+    """A variable of a version 7.3 file, of which nothing is in memory; `shape` is MATLAB's."""
+
+    name: str
+    file: Path
+    shape: tuple[int, ...]
+    is_text: bool
+    sparse: bool = False
+
+    def matrix(self) -> NDArray[Any]:
+        """See OldVariable."""
+        with _opened(self.file) as file:
+            if self.sparse:
+                return _from_sparse(file[self.name], self.shape)
+            stored = file[self.name]  # (columns, rows) where MATLAB shows (rows, columns)
+            if stored.ndim != 2:
+                return _small(np.asarray(stored).T)
+            whole: NDArray[Any] = np.zeros(self.shape, np.uint8)
+            step = max(1, _BLOCK // max(1, stored.shape[1] * stored.dtype.itemsize))
+            step = -(-step // (stored.chunks or (1,))[0]) * (stored.chunks or (1,))[0]
+            for start in range(0, stored.shape[0], step):
+                block = _small(stored[start : start + step])
+                if block.dtype != whole.dtype:
+                    whole = whole.astype(np.float32)
+                whole[:, start : start + step] = block.T
+            return whole
+
+    def strings(self) -> list[str]:
+        with _opened(self.file) as file:
+            return _hdf5_strings(file, file[self.name])
+
+    def pictures(self) -> PictureArray:
+        stored = self.shape[::-1]
+        layout = _checked(layout_of(stored, hdf5=True), self)
+        return PictureArray(_Source(self.file, self.name, stored), layout, f"{self.name} of {self.file.name}")
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingExtra('Reading MATLAB 7.3 files needs h5py. Install: pip install "dcmh[bench]"') from error
+    try:
+        with h5py.File(file, "r") as opened:
+            yield opened
+    except (OSError, RuntimeError, KeyError) as error:
+        raise DataError(f"{file.name} is a damaged MATLAB 7.3 file ({error}). Get it again.") from error
+
+
+def _read_hdf5(file: Path) -> dict[str, Variable]:
+    found: dict[str, Variable] = {}
+    with _opened(file) as opened:
+        for name, value in opened.items():
+            if name.startswith("#"):
+                continue
+            if "MATLAB_sparse" in value.attrs:
+                shape = int(value.attrs["MATLAB_sparse"]), len(value["jc"]) - 1
+                found[name] = HDF5Variable(name, file, shape, False, sparse=True)
+            elif hasattr(value, "dtype") and (value.dtype.kind in "biuf" or value.dtype == object):
+                text = value.dtype == object or value.attrs.get("MATLAB_class") == b"char"
+                found[name] = HDF5Variable(name, file, tuple(value.shape[::-1]), text)
+    return found
+
+
+def _from_sparse(group: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    from scipy.sparse import csc_matrix
+
+    data = _small(np.asarray(group["data"])) if "data" in group else np.zeros(0, np.uint8)
+    rows = np.asarray(group["ir"]) if "ir" in group else np.zeros(0, np.int64)
+    return np.asarray(csc_matrix((data, rows, np.asarray(group["jc"])), shape=shape).toarray())
+
+
+def _hdf5_strings(file: Any, value: Any) -> list[str]:
+    if value.dtype == object:  # a cell array: references; or variable-length strings that Python wrote
+        cells = list(np.asarray(value).T.ravel())
+        if cells and isinstance(cells[0], bytes | str):
+            return [cell.decode() if isinstance(cell, bytes) else cell for cell in cells]
+        return ["\n".join(_hdf5_strings(file, file[cell])) for cell in cells]
+    letters = np.asarray(value)
+    rows = letters.T if letters.ndim == 2 else letters[None]  # (texts, letters)
+    return ["".join(chr(letter) for letter in row).strip("\0 ") for row in rows]
+
+
+Variable = OldVariable | HDF5Variable
+
+# -- both ---------------------------------------------------------------------------------------------------------
+
+
+def _checked(layout: Layout | None, variable: Variable) -> Layout:
+    if layout is None:
+        raise DataError(
+            f"{variable.name} of {variable.file.name} has the axes {_spelt(variable.shape)}; pictures need four, one of "
+            "them the three colours. Save them as height x width x 3 x N."
+        )
+    return layout
+
+
+def _small(values: NDArray[Any]) -> NDArray[Any]:
+    """uint8 where all are whole numbers below 256, otherwise float32."""
+    if values.dtype.kind == "b":
+        return values.astype(np.uint8)
+    if values.size == 0 or (values.min() >= 0 and values.max() < 256):
+        if values.dtype == np.uint8:
+            return values
+        whole = values.astype(np.uint8)
+        if (whole == values).all():
+            return whole
+    return values.astype(np.float32) if values.dtype != np.float32 else values
+
+
+def _spelt(shape: Sequence[int]) -> str:
+    return " x ".join(f"{length:,}" for length in shape)
