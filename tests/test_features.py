@@ -80,3 +80,25 @@ def test_a_cache_that_cannot_be_written_is_said(pictures, monkeypatch, tmp_path)
     monkeypatch.setenv("DCMH_HOME", str(tmp_path / "file"))
     with pytest.raises(DataError, match="DCMH_HOME"):
         features.extract(pictures)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_change_no_bit_and_are_left_as_they_were(pictures, threads):
+    cpu = torch.device("cpu")
+    network = features.frozen("efficientnet-lite0", None, cpu)
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 224, 224, 3), np.uint8)
+    expected = np.concatenate([features.run(network, pixels[row : row + 1], cpu) for row in range(9)])
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        found = features.run(network, pixels, cpu)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(found, expected)
+
+
+def test_no_pictures_have_no_features():
+    cpu = torch.device("cpu")
+    network = features.frozen("efficientnet-lite0", None, cpu)
+    assert features.run(network, np.zeros((0, 224, 224, 3), np.uint8), cpu).shape == (0, 1280)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import sqlite3
@@ -46,7 +47,9 @@ def extract(
 ) -> NDArray[np.float32]:
     """Features of all pictures, shape (pictures, features); zeros where there is no picture.
 
-    A picture that cannot be read is an error, unless `on_error` takes it: then its features are zeros.
+    A picture that cannot be read is an error, unless `on_error` takes it: then its features are zeros. On a CPU the
+    features of a picture do not depend on batches or threads (see `efficientnet.Encoder`), so training, indexing and
+    encoding share one cache, and what is trained from it is the same whoever filled it.
     """
     store = FeatureStore(network, weights)
     keys = _content_hashes(column, on_error)
@@ -100,14 +103,35 @@ def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Modul
     """The image network as `run` takes it: pre-trained, at rest, on the device."""
     backbone, _ = networks.backbone(network, weights=weights)
     if isinstance(backbone, efficientnet.EfficientNetLite0):
+        if target.type == "cpu":
+            return efficientnet.Encoder(backbone)
         backbone = efficientnet.fuse(backbone)
     return backbone.eval().to(target, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-@torch.inference_mode()
 def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) -> NDArray[np.float32]:
-    """Features of decoded pictures (n, height, width, 3), uint8."""
-    return np.asarray(backbone(to_batch(pixels, target)).float().cpu().numpy(), np.float32)
+    """Features of decoded pictures (n, height, width, 3), uint8.
+
+    On a CPU each core takes a few of them at a time. All of it is float32: bfloat16 is faster where the CPU has it, but
+    then codes would depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py).
+    """
+
+    @torch.inference_mode()
+    def one(part: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.asarray(backbone(to_batch(part, target)).float().cpu().numpy(), np.float32)
+
+    if not isinstance(backbone, efficientnet.Encoder) or len(pixels) < 2:
+        return one(pixels)
+    threads = torch.get_num_threads()
+    size = min(backbone.BATCH, -(-len(pixels) // threads))
+    parts = [pixels[start : start + size] for start in range(0, len(pixels), size)]
+    if threads == 1:
+        return np.concatenate([one(part) for part in parts])
+    try:
+        with ThreadPoolExecutor(threads, "dcmh-network", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return np.concatenate(list(pool.map(one, parts)))
+    finally:
+        torch.set_num_threads(threads)  # what a thread sets for itself holds for threads begun later, too
 
 
 def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:
@@ -154,11 +178,9 @@ def _unreadable(column: Images, row: int, error: ImageError) -> DataError:
 
 def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | None]:
     def one(row: int) -> bytes | None:
-        source = column.source(row)
-        if source is None:
-            return None
         try:
-            return images.content_hash(source)
+            source = column.source(row)
+            return None if source is None else images.content_hash(source)
         except ImageError as error:
             if on_error is None:
                 raise _unreadable(column, row, error) from error
@@ -173,7 +195,7 @@ class FeatureStore:
     """Content hash to features, one SQLite file for each network and its weights, under the dcmh home folder."""
 
     def __init__(self, network: str, weights: Path | None = None) -> None:
-        self.path = home() / "features" / f"{network}-{_weights_digest(network, weights)}.sqlite"
+        self.path = home() / "features" / f"{network}-{_digests(network, weights)[0]}.sqlite"
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
         if not self.path.exists():
@@ -214,12 +236,28 @@ class FeatureStore:
             ) from error
 
 
-def _weights_digest(network: str, weights: Path | None) -> str:
-    """A short hash of the weights file, so that other weights never meet cached features."""
+def weights_digest(network: str, weights: Path | None) -> str:
+    """A hash of the weights file, by which a model knows the network that it learned with."""
+    return _digests(network, weights)[1]
+
+
+def _digests(network: str, weights: Path | None) -> tuple[str, str]:
+    """A short hash of the weights file, so that other weights never meet cached features; and a long one."""
     path = efficientnet.imagenet_weights() if weights is None and network == "efficientnet-lite0" else weights
     if path is None:
         raise ParameterError(f"{network} needs its ImageNet weights. Give their file with --weights.")
     try:
-        return hashlib.blake2b(Path(path).read_bytes(), digest_size=4).hexdigest()
+        status = os.stat(path)
+        return _hash_file(Path(path), status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise DataError(f"Cannot read the weights {path}: {error.strerror}. Give the path of the file.") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _hash_file(path: Path, mtime: int, size: int) -> tuple[str, str]:
+    short, long = hashlib.blake2b(digest_size=4), hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            short.update(block)
+            long.update(block)
+    return short.hexdigest(), long.hexdigest()

@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dcmh.errors import ImageError, ParameterError
 
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow knows more, some of which run programs
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 MAX_MEGAPIXELS = 100
 
@@ -39,7 +40,7 @@ class Pictures(Protocol):
 
     def __len__(self) -> int: ...
 
-    def source(self, row: int) -> str | Path | NDArray[np.uint8] | None: ...
+    def source(self, row: int) -> Source | None: ...
 
 
 def decode(source: Source, size: int) -> NDArray[np.uint8]:
@@ -62,6 +63,27 @@ def decode(source: Source, size: int) -> NDArray[np.uint8]:
             picture.draft(None, (2 * size, 2 * size))
             picture.load()
             return _fit(_to_rgb(_turn(picture)), size)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises almost anything on damaged files
+        raise ImageError(_reason(error, source)) from error
+
+
+def thumbnail(source: Source, size: int) -> bytes:
+    """A JPEG file of the whole picture, at most size x size pixels; turned, and laid on white, as in `decode`.
+
+    Nothing of what else the file holds, such as where a photo was taken, gets into it.
+    """
+    if isinstance(source, np.ndarray):
+        return _jpeg(_to_rgb(_from_array(source)), size)
+    try:
+        with _open(source) as picture:
+            picture.draft(None, (2 * size, 2 * size))
+            picture.load()
+            small = _turn(picture)
+            if small.mode in ("RGB", "RGBA", "L"):  # others lose their meaning when they are resampled
+                small.thumbnail((2 * size, 2 * size), Image.Resampling.BOX)
+            return _jpeg(_to_rgb(small), size)
     except ImageError:
         raise
     except Exception as error:  # Pillow raises almost anything on damaged files
@@ -97,8 +119,8 @@ def unreadable(
     """
 
     def check(row: int) -> str | None:
-        source = images.source(row)
         try:
+            source = images.source(row)
             if source is not None:
                 decode(source, 32)
         except ImageError as error:
@@ -119,7 +141,7 @@ def _open(source: str | Path | bytes) -> Image.Image:
     if _byte_count(source) == 0:
         raise ImageError("empty file")
     try:
-        picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         # Pillow refuses far larger pictures by itself; only its message has the number of pixels.
         said = re.search(r"\d+", str(error))
@@ -185,6 +207,15 @@ def _fit(picture: Image.Image, size: int) -> NDArray[np.uint8]:
     # Resampling only the middle square equals resizing everything and then cropping, without the rounding.
     square = picture.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
     return np.array(square, np.uint8)
+
+
+def _jpeg(picture: Image.Image, size: int) -> bytes:
+    picture = picture.copy()
+    picture.info.clear()  # or a comment would be kept
+    picture.thumbnail((size, size), Image.Resampling.BICUBIC)
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=85, optimize=True)
+    return file.getvalue()
 
 
 def _reason(error: Exception, source: str | Path | bytes) -> str:

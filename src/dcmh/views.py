@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dcmh.data.columns import Column, Images, Kind, Texts, Vectors
 from dcmh.errors import DataError, ModelError, ModelMismatch
+from dcmh.home import home
 from dcmh.text import BagOfWords
 
 
@@ -74,18 +75,39 @@ class VectorView:
 
 
 class FeatureView:
-    """Pictures as features of a frozen image network, shape (items, features); computed once and cached."""
+    """Pictures as features of a frozen image network, shape (items, features); computed once and cached.
+
+    A model keeps the digest of the network's weights, not the weights: other weights are refused.
+    """
 
     kind: ClassVar[Kind] = "image"
 
     def __init__(
-        self, network: str = "efficientnet-lite0", *, weights: Path | None = None, device: str = "auto"
+        self,
+        network: str = "efficientnet-lite0",
+        *,
+        weights: Path | None = None,
+        device: str = "auto",
+        digest: str | None = None,
     ) -> None:
         self.network = network
-        self.weights = weights
         self.device = device
+        self.digest = digest
+        self._weights = weights
+        self._verified = digest is None
+
+    @property
+    def weights(self) -> Path | None:
+        """The file of the weights; after loading a model, looked for and compared with its digest when first used."""
+        if not self._verified:
+            self._weights = _find_weights(self.network, self._weights, self.digest)
+            self._verified = True
+        return self._weights
 
     def fit(self, column: Column) -> Self:
+        from dcmh import features
+
+        self.digest = features.weights_digest(self.network, self.weights)
         return self
 
     def __call__(self, column: Column) -> NDArray[np.float32]:
@@ -100,13 +122,41 @@ class FeatureView:
         return networks.features_of(self.network)
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
-        weights = None if self.weights is None else str(Path(self.weights).resolve())
-        return {"kind": self.kind, "view": "features", "network": self.network, "weights": weights}
+        weights = None if self._weights is None else str(Path(self._weights).resolve())
+        record = {"kind": self.kind, "view": "features", "network": self.network, "weights": weights}
+        return record | {"weights_digest": self.digest}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
         weights = record.get("weights")
-        return cls(record["network"], weights=None if weights is None else Path(weights))
+        path = None if weights is None else Path(weights)
+        return cls(record["network"], weights=path, digest=record.get("weights_digest"))
+
+
+def _find_weights(network: str, path: Path | None, digest: str | None) -> Path | None:
+    """The weights with this digest: at the place where they were, or of the same name in the dcmh home folder."""
+    from dcmh import features
+
+    if path is None:
+        if features.weights_digest(network, None) != digest:
+            raise ModelMismatch(
+                f"The model learned with other weights of {network} than the installed ones ({digest}). "
+                "Install the version it was trained with, or train again."
+            )
+        return None
+    places = [place for place in (path, home() / path.name) if place.is_file()]
+    if not places:
+        raise ModelError(
+            f"The model needs the {network} weights it learned with, {path}, and they are not there. "
+            f"Put the file back, or into {home()}."
+        )
+    for place in places:
+        if features.weights_digest(network, place) == digest:
+            return place
+    raise ModelMismatch(
+        f"{places[0]} is not the file of {network} weights that the model learned with (digest {digest}). "
+        f"Put that one back, or into {home()}; or train again."
+    )
 
 
 class PixelView:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from dcmh.errors import ModelError
+from dcmh.errors import ModelError, ParameterError
 from dcmh.networks import efficientnet
 from dcmh.networks.efficientnet import EfficientNetLite0, SameConv2d
 
@@ -58,3 +58,40 @@ def test_the_fused_network_gives_the_same_features(network):
     with torch.inference_mode():
         assert torch.allclose(efficientnet.fuse(network)(pixels), network(pixels), atol=1e-4)
     assert any(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules())  # the original is untouched
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    """Pictures with edges, so that a window that is off by one row is seen."""
+    drawn = torch.rand(5, 3, 28, 28, generator=torch.Generator().manual_seed(1)) * 255
+    return torch.nn.functional.interpolate(drawn, 224).round().contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("onednn", [True, False])
+def test_the_encoder_gives_the_same_features(network, pixels, onednn, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
+    kept = pixels.clone()
+    found = efficientnet.Encoder(network)(pixels)
+    with torch.inference_mode():
+        assert torch.allclose(found, network(pixels), atol=1e-4)
+        assert not torch.allclose(found, network(pixels.flip(2, 3)), atol=1e-2)  # it is sensitive to orientation
+    assert torch.equal(pixels, kept)
+
+
+def test_the_encoder_gives_each_picture_the_same_bits_in_any_company(network, pixels):
+    encoder = efficientnet.Encoder(network)
+    whole = encoder(pixels)
+    assert torch.equal(torch.cat([encoder(pixels[row : row + 1]) for row in range(5)]), whole)
+    assert torch.equal(encoder(pixels.flip(0)).flip(0), whole)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(encoder(pixels), whole)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_encoder_takes_one_size_only(network):
+    with pytest.raises(ParameterError, match="224 x 224"):
+        efficientnet.Encoder(network)(torch.zeros(1, 3, 225, 225))
