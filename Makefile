@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check format clean
+.PHONY: demo test check browser format clean
 
 # Touch files mark what is installed, so that the second call is quick.
 $(VENV)/.made:
@@ -13,7 +13,7 @@ $(VENV)/.made:
 
 $(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing dcmh into $(VENV) (a minute or two the first time)"
-	$(PIP) install -c constraints.txt -e '.[demo]'
+	$(PIP) install -c constraints.txt -e '.[demo,serve]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
@@ -30,7 +30,15 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/codespell README.md CHANGELOG.md docs src tests
 
-test: check
+# The page is tested in Chromium: on Debian it is installed if we may; elsewhere those tests say that they are skipped.
+browser:
+	@if ! command -v chromium >/dev/null && grep -qs '^ID=debian' /etc/os-release && [ "$$(id -u)" = 0 ]; then \
+	  echo "Installing Chromium for the tests of the page"; \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
+	    >/dev/null 2>&1 || echo "Chromium could not be installed (apt-get install chromium)"; \
+	fi
+
+test: check browser
 	$(BIN)/pytest
 
 format: $(VENV)/.dev

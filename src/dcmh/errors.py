@@ -7,9 +7,11 @@ DCMHError
  ├─ ModelError (ValueError)       a folder is no model, is damaged, or is newer than this version
  ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
  ├─ QueryError (ValueError)       nothing in the query can be encoded
+ │   └─ UnknownWords              none of its words is in the vocabulary
  ├─ NotFittedError (RuntimeError) a model was used before fit or load
  ├─ DeviceError (RuntimeError)    a device was asked for that is not there
- ├─ BusyError (RuntimeError)      another process is writing the same folder
+ ├─ BusyError (RuntimeError)      another process is writing the same folder or collection
+ ├─ EngineError (RuntimeError)    a database server is away, refuses, or fails
  ├─ TrainingStopped (RuntimeError) training was interrupted on request; its state is saved
  └─ MissingExtra (ImportError)    an optional dependency is not installed
 
@@ -48,6 +50,15 @@ class QueryError(DCMHError, ValueError):
     """Nothing in the query can be encoded."""
 
 
+class UnknownWords(QueryError):
+    """None of the query's words is in the vocabulary. `said` is the first sentence; `nearest` are known words like them."""
+
+    def __init__(self, said: str, hint: str = "", nearest: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{said} {hint}".strip())
+        self.said = said
+        self.nearest = nearest
+
+
 class NotFittedError(DCMHError, RuntimeError):
     """A model was used before fit or load."""
 
@@ -57,7 +68,11 @@ class DeviceError(DCMHError, RuntimeError):
 
 
 class BusyError(DCMHError, RuntimeError):
-    """Another process is writing the same folder."""
+    """Another process is writing the same folder or collection."""
+
+
+class EngineError(DCMHError, RuntimeError):
+    """A database server is away, refuses, or fails."""
 
 
 class TrainingStopped(DCMHError, RuntimeError):

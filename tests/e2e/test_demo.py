@@ -35,6 +35,7 @@ def test_the_whole_story(cli, tmp_path):
     assert openmoji.ATTRIBUTION in answer.err
     assert "Wrote demo/model and demo/openmoji.dcmh in" in answer.err
     assert "dcmh evaluate demo/model" in answer.err
+    assert answer.last == "  dcmh serve demo/openmoji.dcmh    (search it in a browser)"
     assert left_behind(tmp_path / "demo") == ["model", "openmoji.dcmh"]
     assert cli("search", "demo/openmoji.dcmh", "ocean boat").code == 0
     assert cli("evaluate", "demo/model").code == 0

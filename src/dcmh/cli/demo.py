@@ -59,6 +59,7 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
         f"evaluate {shown_place}",
         f"info {shown_place}",
         "train photos/    (a folder of yours)",
+        f"serve {shlex.quote(str(out / 'openmoji.dcmh'))}    (search it in a browser)",
     ):
         console.say(f"  dcmh {command}")
 

@@ -1,0 +1,394 @@
+"""Speed and steadiness of `dcmh serve`, asked from a second process.
+
+    python benchmarks/service.py                         # all parts, about five minutes
+    python benchmarks/service.py --only load --seconds 5
+    python benchmarks/service.py --items 10000 --kills 3 --malformed 200
+
+Parts: start (time to the first answer), load (word queries, 16 clients), health (while 32 pictures are uploaded), malformed
+(damaged files and broken requests), kills (kill -9 while items are added). Prints Markdown and writes
+results/service.json and results/service.md beside this file (--out for another folder).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import numpy as np
+
+import dcmh
+from dcmh.catalogue import Item
+from dcmh.search import SearchIndex, place
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "service"))
+import malformed
+
+PARTS = ("start", "load", "health", "malformed", "kills")
+CLIENTS = 16
+PICTURES = 32
+TOKEN = "benchmark-token-of-some-length"
+Row = tuple[str, str, str]  # what, measured, goal
+
+
+# -- what is served ---------------------------------------------------------------------------------------------------
+
+
+def make_index(folder: Path, items: int) -> Path:
+    """An index with a model of the usual size; how good it is does not matter here, so its codes are made up."""
+    model = folder / "model"
+    toy = dcmh.load_dataset("toy")
+    dcmh.DCMH(bits=64, epochs=1, device="cpu").fit(toy).save(model)
+    index = folder / "items.dcmh"
+    SearchIndex.build(model, toy.take(np.arange(8)), index, device="cpu").close()
+    chance = np.random.default_rng(0)
+    words = np.array(words_of(index))
+    codes = chance.integers(0, 256, (items, 2, 8), np.uint8)
+    with SearchIndex.open(index) as opened:
+        for start in range(0, items, 20_000):
+            with opened.catalogue.writing():
+                for row in range(start, min(start + 20_000, items)):
+                    text = " ".join(chance.choice(words, 6))
+                    number = opened.catalogue.put(Item(f"{row:06}.jpg", f"{row:06}.jpg", text, ("one", "two")))
+                    for modality, code in zip(("image", "text"), codes[row], strict=True):
+                        opened.catalogue.set_code(number, modality, code.tobytes())
+        opened.refresh()
+        opened.save()
+    return index
+
+
+def words_of(index: Path) -> list[str]:
+    lines = (index / place.MODEL / "text.vocabulary.txt").read_text(encoding="utf-8").splitlines()[1:]
+    return [line.partition("\t")[0] for line in lines]
+
+
+class Server:
+    """A running `dcmh serve`."""
+
+    def __init__(self, index: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "dcmh", "serve", str(index), "--port", "0", "--json", "--rate", "0"]
+        self.began = time.perf_counter()
+        self.process = subprocess.Popen(
+            [*command, "--log", os.devnull, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.address = str(json.loads(self.process.stdout.readline())["address"])
+        self.port = int(self.address.rpartition(":")[2])
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.address + path, timeout=60) as answer:
+            return bytes(answer.read())
+
+    def post(self, path: str, picture: bytes) -> bytes:
+        headers = {"Content-Type": malformed.MULTIPART}
+        request = urllib.request.Request(self.address + path, malformed.form(picture), headers)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return bytes(answer.read())
+
+    def megabytes(self) -> float:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1000
+        return float("nan")
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def serving(index: Path, *options: str) -> Iterator[Server]:
+    server = Server(index, *options)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
+
+
+# -- the second process -----------------------------------------------------------------------------------------------
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[int, bytes]:
+    """Send a request over a connection that stays; the answer's status and body."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = int(head[9:12])
+    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return status, await reader.readexactly(length)
+
+
+async def load(port: int, targets: list[str], seconds: float, clients: int) -> dict[str, Any]:
+    """Clients that ask again as soon as they have an answer."""
+    times: list[float] = []
+    statuses: Counter[int] = Counter()
+    end = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        chance = random.Random(number)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while time.perf_counter() < end:
+            request = f"GET {chance.choice(targets)} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+            began = time.perf_counter()
+            status, _ = await ask(reader, writer, request)
+            times.append(time.perf_counter() - began)
+            statuses[status] += 1
+        writer.close()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client(number) for number in range(clients)))
+    return {"times": times, "seconds": time.perf_counter() - began, "statuses": dict(statuses)}
+
+
+async def health(port: int, pictures: list[str]) -> dict[str, Any]:
+    """How long the health endpoint takes while all pictures are uploaded at once."""
+    host = f"127.0.0.1:{port}"
+    times: list[float] = []
+    waiting = len(pictures)
+
+    async def upload(path: str) -> int:
+        nonlocal waiting
+        body = malformed.form(Path(path).read_bytes())
+        request = malformed.Sent("POST", "/api/search?k=20", body, {"Content-Type": malformed.MULTIPART}).raw(host)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            return (await ask(reader, writer, request))[0]
+        finally:
+            waiting -= 1
+            writer.close()
+
+    async def watch() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while waiting:
+            began = time.perf_counter()
+            await ask(reader, writer, f"GET /api/health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            times.append(time.perf_counter() - began)
+            await asyncio.sleep(0.01)
+        writer.close()
+
+    began = time.perf_counter()
+    *statuses, _ = await asyncio.gather(*(upload(path) for path in pictures), watch())
+    return {"times": times, "seconds": time.perf_counter() - began, "statuses": dict(Counter(statuses))}
+
+
+async def send_malformed(port: int, count: int) -> dict[str, Any]:
+    """Requests that are wrong, eight at a time; a connection that is closed without an answer counts as 0."""
+    host = f"127.0.0.1:{port}"
+    statuses: Counter[int] = Counter()
+    gate = asyncio.Semaphore(8)
+
+    async def one(sent: malformed.Sent) -> None:
+        async with gate:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            status = 0
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError):
+                writer.write(sent.raw(host))
+                status = int((await asyncio.wait_for(reader.readline(), 60))[9:12])
+                await reader.read()
+            statuses[status] += 1
+            writer.close()
+
+    await asyncio.gather(*(one(sent) for sent in malformed.requests(count)))
+    return {"statuses": dict(statuses)}
+
+
+async def write(port: int, seed: int, record: str) -> dict[str, Any]:
+    """Add items until the server is gone; what it accepted is written down at once."""
+    host = f"127.0.0.1:{port}"
+    with open(record, "a") as accepted:
+
+        async def client(number: int) -> None:
+            place = 0
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                while True:
+                    key = (seed * 100 + number) * 10_000 + place
+                    body = malformed.form(malformed.picture("PNG", (16, 16), key))
+                    headers = {"Content-Type": malformed.MULTIPART, "Authorization": f"Bearer {TOKEN}"}
+                    raw = malformed.Sent("POST", "/api/items", body, headers).raw(host)
+                    status, answer = await ask(reader, writer, raw.replace(b"Connection: close\r\n", b""))
+                    if status in (200, 201):
+                        accepted.write(f"{json.loads(answer)['id']}\t{key}\n")
+                        accepted.flush()
+                    place += 1
+
+        await asyncio.gather(*(client(number) for number in range(4)))
+    return {}
+
+
+def second_process(task: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--task", json.dumps([task, *arguments])]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, _ = process.communicate(timeout=600)
+    return dict(json.loads(out))
+
+
+# -- the parts --------------------------------------------------------------------------------------------------------
+
+
+def start(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
+    times = []
+    for _ in range(5):
+        with serving(index) as server:
+            server.get("/api/search?text=" + quote_plus(words_of(index)[0]))
+            times.append(time.perf_counter() - server.began)
+            megabytes = server.megabytes()
+    found = {"seconds": sorted(times)[2], "megabytes": megabytes}
+    return found, [("start to the first answer of a word query, s", f"{found['seconds']:.2f}", "")]
+
+
+def load_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
+    words, chance = words_of(index), random.Random(0)
+    queries = [" ".join(chance.sample(words, chance.randint(1, 3))) for _ in range(500)]
+    targets = [f"/api/search?text={quote_plus(query)}&k=20" for query in queries]
+    rows, found = [], {}
+    for workers in (1, 2):
+        with serving(index, "--workers", str(workers)) as server:
+            for _ in range(2):  # the first run warms up: numba's kernels, pages
+                seconds = options.seconds
+                result = result_of(second_process("load", server.port, targets, seconds, CLIENTS))
+        times = np.sort(result["times"])
+        rate = len(times) / result["seconds"]
+        p50, p99 = (1000 * float(np.quantile(times, q)) for q in (0.5, 0.99))
+        assert set(result["statuses"]) == {"200"}, result["statuses"]
+        found[f"{workers} workers"] = {"rate": rate, "p50_ms": p50, "p99_ms": p99, "max_ms": 1000 * float(times[-1])}
+        name = f"word queries, {options.items:,} items, {CLIENTS} clients, {workers} worker{'s' * (workers > 1)}"
+        rows.append((f"{name}: requests/s", f"{rate:,.0f}", "at least 300"))
+        rows.append((f"{name}: p50, p99, ms", f"{p50:.1f}, {p99:.1f}", "p99 under 100"))
+    return found, rows
+
+
+def health_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
+    found, rows = {}, []
+    with tempfile.TemporaryDirectory() as folder, serving(index) as server:
+        paths = []
+        for number in range(PICTURES):
+            paths.append(f"{folder}/{number}.jpg")
+            Path(paths[-1]).write_bytes(malformed.picture("JPEG", (1600, 1200), number, quality=80))
+        for state in ("image network not yet loaded", "image network loaded, as by --preload"):
+            result = result_of(second_process("health", server.port, paths))
+            assert set(result["statuses"]) == {"200"}, result["statuses"]
+            times = [1000 * seconds for seconds in result["times"]]
+            found[state] = {
+                "max_ms": max(times),
+                "p99_ms": float(np.quantile(times, 0.99)),
+                "asked": len(times),
+                "pictures_per_second": PICTURES / result["seconds"],
+            }
+            name = f"health while {PICTURES} pictures are uploaded and encoded, {state}"
+            rows.append((f"{name}: longest of {len(times)}, ms", f"{max(times):.0f}", "under 100"))
+    rows.append(("pictures encoded a second meanwhile", f"{found[state]['pictures_per_second']:.1f}", ""))
+    return found, rows
+
+
+def malformed_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
+    with serving(index) as server:
+        for number in range(3):  # what a server that has done its work holds anyway
+            server.post("/api/search", malformed.picture("JPEG", (1600, 1200), number))
+        result_of(second_process("send_malformed", server.port, 100))
+        before = server.megabytes()
+        result = result_of(second_process("send_malformed", server.port, options.malformed))
+        time.sleep(1)
+        after = server.megabytes()
+        alive = server.get("/api/health")
+    assert alive
+    fives = sum(count for status, count in result["statuses"].items() if status.startswith("5"))
+    unanswered = result["statuses"].get("0", 0)
+    found = {**result, "before_mb": before, "after_mb": after}
+    return found, [
+        (f"{options.malformed:,} malformed requests: answers of 5xx", str(fives), "0"),
+        ("of these not answered at all", str(unanswered), "0"),
+        ("memory before and after, MB", f"{before:.0f}, {after:.0f}", "within 50"),
+    ]
+
+
+def kills_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory() as folder:
+        token, record = Path(folder, "token"), Path(folder, "accepted")
+        token.write_text(TOKEN)
+        record.touch()
+        for number in range(options.kills):
+            server = Server(index, "--token-file", str(token))
+            server.post("/api/search", malformed.picture("PNG"))  # the image network is loaded
+            writer = second_process("write", server.port, number, str(record))
+            time.sleep(0.5 + chance.random())
+            server.stop(signal.SIGKILL)
+            result_of(writer)
+        accepted = [tuple(map(int, line.split("\t"))) for line in record.read_text().splitlines()]
+    lost = 0
+    with SearchIndex.open(index) as opened:
+        for number, key in accepted:
+            picture = malformed.picture("PNG", (16, 16), key)
+            item = opened.catalogue.get([number]).get(number)
+            path = None if item is None else opened.path_of(item)
+            whole = path is not None and path.is_file() and path.read_bytes() == picture
+            lost += not (whole and "image" in opened.codes_of(number) and opened.similar(number, k=1))
+    assert accepted
+    found = {"kills": options.kills, "accepted": len(accepted), "lost": lost}
+    return found, [(f"{options.kills} times kill -9: of {len(accepted):,} accepted writes lost", str(lost), "0")]
+
+
+RUN = {"start": start, "load": load_part, "health": health_part, "malformed": malformed_part, "kills": kills_part}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of load, each time")
+    parser.add_argument("--malformed", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--task", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.task:
+        name, *arguments = json.loads(options.task)
+        tasks = {"load": load, "health": health, "send_malformed": send_malformed, "write": write}
+        print(json.dumps(asyncio.run(tasks[name](*arguments))))
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    rows: list[Row] = []
+    record: dict[str, Any] = {
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "items": options.items,
+        "load_before": os.getloadavg()[0],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        index = make_index(Path(folder), options.items)
+        for part in options.only or PARTS:
+            record[part], found = RUN[part](index, options)
+            rows += found
+            print(f"{part} done", file=sys.stderr, flush=True)
+    lines = ["| what | measured | goal |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    title = f"`python benchmarks/service.py`, {record['machine']}, Python {record['python']}"
+    page = f"# Service\n\n{title}; other load on the machine at the start: {record['load_before']:.1f}.\n\n"
+    page += "\n".join(lines) + "\n"
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "service.json").write_text(json.dumps(record, indent=1) + "\n")
+    (options.out / "service.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()

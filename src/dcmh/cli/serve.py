@@ -1,0 +1,94 @@
+"""dcmh serve: a page and an API over an index."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_lines
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+from dcmh.errors import ParameterError
+
+
+def serve(
+    index: str,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int = 1,
+    preload: Switch = False,
+    read_only: Switch = False,
+    token_file: Path | None = None,
+    allow_host: Annotated[list[str] | None, Parameter(negative="")] = None,
+    rate: float = 500.0,
+    log: str = "-",
+    json: Switch = False,
+) -> int:
+    """Serve a page and an API over an index, until Ctrl-C.
+
+    Parameters
+    ----------
+    index
+        The folder that dcmh index wrote.
+    host
+        Where to listen. Others than this machine reach the server only at another address than 127.0.0.1.
+    port
+        0 takes a free one.
+    workers
+        Processes. They share the index in memory.
+    preload
+        Load the image network at the start. Otherwise the first picture does, for which others wait a moment.
+    read_only
+        Take no changes, token or not.
+    token_file
+        Take changes from callers that send the token in this file.
+    allow_host
+        A host name that requests may be for, such as that of a proxy before the server; may be given several times.
+    rate
+        Requests a second that one client may keep up, in each worker; 0 is any number. A picture counts ten times.
+    log
+        Where the access log goes: a file, - for stderr, none for nowhere.
+    json
+        Print where the server listens as one line of JSON.
+    """
+    from dcmh.service import Settings, running
+
+    if workers < 1:
+        raise ParameterError(f"--workers must be at least 1, not {workers}.")
+    with contextlib.ExitStack() as stack:
+        several = workers > 1
+        settings = Settings(
+            token_file=None if token_file is None else str(token_file.absolute()),
+            preload=preload,
+            read_only=read_only,
+            hosts=tuple(name.lower() for name in allow_host or ()),
+            rate=rate,
+            access_log=None if log == "none" else log,
+            shared=stack.enter_context(tempfile.TemporaryDirectory(prefix="dcmh-")) if several else None,
+            parent=os.getpid() if several else None,
+        )
+        listener = stack.enter_context(running.listen(index, host, port))
+        ready = running.prepare(index, settings, workers)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        _say(index, ready.items, address, json=json)
+        if not running.is_loopback(host):
+            console.say(f"Whoever can reach {host} can see every item. The server has no login; put one before it.")
+        ready.run(listener)
+    console.say("Stopped.")
+    return 0
+
+
+def _say(index: str, items: int, address: str, *, json: bool) -> None:
+    if json:
+        record = {"index": index, "items": items, "address": address, "process": os.getpid()}
+        console.result(json_lines.dumps(record))
+        console.flush()
+    else:
+        console.say(f"{index}: {items:,} items · {address}  (Ctrl-C to stop)")

@@ -1,0 +1,132 @@
+"""The shapes of answers, for the schema. Answers are written as JSON directly: they are made here, so not checked again."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Hit(Answer):
+    """One item found."""
+
+    id: int
+    distance: int = Field(description="Bits in which the codes differ")
+    bits: int
+    precision: float | None = Field(description="Share of relevant items at this distance among held-out queries")
+    name: str
+    text: str | None
+    labels: list[str]
+    modality: str = Field(description="Of the code that was near")
+    thumbnail: str | None
+    image: str | None
+
+
+class Asked(Answer):
+    """What became of the query."""
+
+    text: str | None
+    item: int | None
+    modality: str
+    used: list[str]
+    ignored: list[str]
+    nearest: dict[str, list[str]] = Field(description="Known words like the ignored ones")
+    code: str = Field(description="Hexadecimal; bit 0 is the highest of the first byte")
+
+
+class Search(Answer):
+    query: Asked
+    searched: int
+    took_ms: float
+    bits: int
+    k: int
+    offset: int
+    radius: int | None
+    hits: list[Hit]
+    nearest: Hit | None = Field(description="The nearest of all, where nothing is within the radius")
+    next: str | None = Field(description="The address of the next page")
+
+
+class Item(Answer):
+    id: int
+    name: str
+    text: str | None
+    labels: list[str]
+    bits: int
+    codes: dict[str, str]
+    image: str | None
+    thumbnail: str | None
+    similar: str
+
+
+class Codes(Answer):
+    codes: list[str]
+    bits: int
+
+
+class Word(Answer):
+    word: str
+    count: int = Field(description="Training texts that hold it")
+
+
+class Words(Answer):
+    prefix: str
+    vocabulary: int
+    total: int
+    words: list[Word]
+
+
+class Radius(Answer):
+    radius: int
+    precision: float | None
+    recall: float | None
+
+
+class Measured(Answer):
+    asked: str = Field(alias="from")
+    found: str = Field(alias="to")
+    queries: int
+    database: int
+    chance: float | None
+    map: float | None
+    by_radius: list[Radius]
+
+
+class Asks(Answer):
+    text: str | None
+    image: str | None
+
+
+class Limits(Answer):
+    upload_bytes: int
+    megapixels: int
+    k: int
+    offset: int
+    text: int
+
+
+class Info(Answer):
+    name: str
+    items: int
+    bits: int
+    method: str
+    model: str
+    codes: dict[str, int]
+    asks: Asks
+    vocabulary: int
+    measured: list[Measured]
+    attribution: str | None
+    writable: bool
+    limits: Limits
+    versions: dict[str, str]
+
+
+class Health(Answer):
+    status: str
+
+
+class Reloaded(Answer):
+    changed: bool
+    items: int

@@ -1,0 +1,121 @@
+"""Changes by callers: an item is added or removed, and safe on the disk, before the answer says so."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dcmh import images
+from dcmh.errors import BusyError, ImageError, UnknownWords
+from dcmh.files import whole_file
+from dcmh.search import SearchIndex, place
+from dcmh.service.problems import Problem, no_item
+from dcmh.service.state import damaged
+
+PATIENCE = 10.0  # seconds to wait for another worker's change
+SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tiff"}
+
+
+def check_token(authorization: str | None, digest: bytes | None) -> None:
+    """Refuse a change unless the token is right. Comparing takes the same time whatever is sent."""
+    if digest is None:
+        raise Problem(403, "This server takes no changes.", "Start it with --token-file FILE to allow them.")
+    scheme, _, token = (authorization or "").partition(" ")
+    given = hashlib.sha256(token.strip().encode("utf-8", "replace")).digest()
+    if not hmac.compare_digest(given, digest) or scheme.lower() != "bearer":
+        hint = "Send the header Authorization: Bearer TOKEN, with what is in the server's token file."
+        raise Problem(401, "A change needs the token.", hint, headers={"WWW-Authenticate": "Bearer"})
+
+
+def add(index: SearchIndex, data: bytes | None, kind: str, text: str | None, labels: list[str]) -> tuple[int, bool]:
+    """Add an item: its id, and whether it is new. The same picture, or the same words without one, is the same item."""
+    _check(index, data, text)
+    digest = hashlib.blake2b(data if data is not None else (text or "").encode(), digest_size=16).hexdigest()
+    file = index.folder / place.UPLOADS / f"{digest}.{SUFFIXES[kind]}" if data is not None else None
+    name = f"{place.UPLOADED}{file.name if file else digest}"
+    with _alone(index.folder):
+        before = index.catalogue.find(name)
+        stored = file is not None and data is not None and not file.is_file()
+        if stored:
+            _store(file, data)  # type: ignore[arg-type] # both are there
+        try:
+            (number,) = index.add(
+                None if file is None else [file],
+                text=None if text is None else [text],
+                labels=np.ones((1, len(labels)), np.uint8) if labels else None,
+                label_names=labels or None,
+                ids=[name],
+            )
+        except BaseException:
+            if file is not None and stored:
+                file.unlink(missing_ok=True)
+            raise
+    return number, before is None
+
+
+def remove(index: SearchIndex, number: int) -> None:
+    """Remove an item; an uploaded picture goes with it, other files stay where they are."""
+    with _alone(index.folder):
+        item = index.catalogue.get([number]).get(number)
+        if item is None or not index.remove([number]):
+            raise no_item(number)
+        path = index.path_of(item)
+        if path is not None and item.name.startswith(place.UPLOADED):
+            path.unlink(missing_ok=True)
+
+
+def _check(index: SearchIndex, data: bytes | None, text: str | None) -> None:
+    """Refuse what could not be indexed, before anything is written."""
+    if data is not None:
+        if index.encoders.picture is None:
+            raise Problem(422, "The model of this index takes no pictures.", "Send words.", kind="query-not-encodable")
+        try:
+            images.decode(data, 32)
+        except ImageError as error:
+            raise damaged(error) from error
+    if text is not None and (data is None or index.encoders.text is None):
+        try:
+            index.ask(text=text)
+        except UnknownWords as error:
+            raise Problem(422, error.said, "Send a picture with it.", kind="query-not-encodable") from error
+
+
+def _store(file: Path, data: bytes) -> None:
+    """Write a whole file that survives a loss of power."""
+    with whole_file(file) as draft:
+        draft.write_bytes(data)
+    with contextlib.suppress(OSError, AttributeError):  # Windows cannot open a folder
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Within the block no other worker changes the index."""
+    (folder / place.UPLOADS).mkdir(parents=True, exist_ok=True)
+    with open(folder / place.UPLOADS / ".lock", "w") as lock:
+        try:
+            import fcntl
+        except ImportError:  # Windows: the index itself refuses a second writer
+            yield
+            return
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise BusyError(f"Another process is writing {folder}. Try again.") from None
+                time.sleep(0.02)
+        yield

@@ -1,0 +1,144 @@
+"""What every request passes on its way in and every answer on its way out: hosts, limits, headers, log, counters."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dcmh.service import log, problems
+from dcmh.service.problems import Problem
+
+if TYPE_CHECKING:
+    from dcmh.service.state import Service
+
+# Scripts, styles and pictures come from here and nowhere else; blob: is a picture that the user has dropped.
+CONTENT_POLICY = (
+    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    b"content-security-policy": CONTENT_POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
+    b"cache-control": b"no-store",
+}
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+FREE = {"/api/health", "/metrics"}  # those who watch the server are not limited
+PICTURE_COST = 10.0
+AROUND_UPLOAD = 1_000_000  # bytes of a form besides the picture
+
+
+class Door:
+    """The outermost middleware. No exception passes it, so no stack trace reaches a caller."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app = app
+        self.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        await _Visit(self.app, self.service, scope, receive, send).run()
+
+
+class _Visit:
+    """One request."""
+
+    def __init__(self, app: ASGIApp, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+        self.app, self.service, self.scope = app, service, scope
+        self._receive, self._send = receive, send
+        self.began = time.perf_counter()
+        self.id = secrets.token_hex(8)
+        self.client = scope["client"][0] if scope.get("client") else "-"
+        self.status = 0
+        self.sent = 0
+        self.received = 0
+
+    async def run(self) -> None:
+        service = self.service
+        service.active += 1
+        try:
+            self._admit()
+            await self.app(self.scope, self.receive, self.send)
+        except Problem as problem:
+            await self._refuse(problem)
+        except Exception:
+            log.events.exception("request %s failed", self.id)
+            await self._refuse(problems.bug(self.id))
+        finally:
+            service.active -= 1
+            self._note()
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self.received += len(message.get("body", b""))
+            if self.received > self.service.settings.upload_bytes + AROUND_UPLOAD:
+                raise self._too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            there = {name for name, _ in message["headers"]}
+            extra = [(name, value) for name, value in HEADERS.items() if name not in there]
+            message["headers"] = [*message["headers"], *extra, (b"x-request-id", self.id.encode())]
+        elif message["type"] == "http.response.body":
+            self.sent += len(message.get("body", b""))
+        await self._send(message)
+
+    def _admit(self) -> None:
+        scope, settings = self.scope, self.service.settings
+        headers = Headers(scope=scope)
+        self._check_host(headers.get("host", ""))
+        posts = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if posts and headers.get("sec-fetch-site") == "cross-site":
+            raise Problem(
+                403, "Another site may not send this.", "Ask from the page of this server.", kind="cross-site"
+            )
+        if scope["path"] not in FREE:
+            self.service.buckets.take(self.client, PICTURE_COST if posts else 1.0)
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length[:20]) > settings.upload_bytes + AROUND_UPLOAD:
+            raise self._too_large()
+
+    def _check_host(self, host: str) -> None:
+        """A page of another site can have its name point here: on loopback only our own names will do."""
+        allowed, server = self.service.settings.hosts, self.scope.get("server")
+        local = server is not None and (server[0] in LOOPBACK or server[0].startswith("127."))
+        if not local and not allowed:
+            return
+        name = host_name(host)
+        if name not in LOOPBACK and name not in allowed:
+            hint = "Use the address that dcmh serve printed, or start it with --allow-host NAME."
+            raise Problem(421, "The request is for a host name that this server does not have.", hint)
+
+    def _too_large(self) -> Problem:
+        return self.service.too_large()
+
+    async def _refuse(self, problem: Problem) -> None:
+        if not self.status:
+            await problem.response()(self.scope, self.receive, self.send)
+
+    def _note(self) -> None:
+        seconds = time.perf_counter() - self.began
+        scope, status = self.scope, self.status or 499  # the caller went away
+        route = str(getattr(scope.get("route"), "path", "other"))
+        self.service.metrics.observe(route, scope["method"], status, seconds)
+        log.write(self.id, self.client, scope["method"], scope["path"], route, status, 1000 * seconds, self.sent)
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header: without port, lower-case; an IPv6 address without brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower().rstrip(".")

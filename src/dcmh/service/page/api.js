@@ -1,0 +1,71 @@
+// Requests to the service (docs/service.md). Addresses count from the page, so that it works wherever it is mounted.
+
+/** No answer now, but one is worth waiting for: the service is gone, or busy. */
+export class Later extends Error {
+  constructor(sentence, seconds = 0) {
+    super(sentence);
+    this.seconds = seconds;
+  }
+}
+
+/** The service refused: a problem document with the sentence to show. */
+export class Problem extends Error {
+  constructor(status, record) {
+    super(record.title || `The server answered with status ${status}.`);
+    this.status = status;
+    this.type = record.type || "";
+    this.hint = record.hint || "";
+    this.nearest = Array.isArray(record.nearest) ? record.nearest : [];
+  }
+}
+
+const query = (given) => new URLSearchParams(given).toString();
+const of = (id) => `api/items/${encodeURIComponent(id)}`;
+
+export const info = () => ask("api/info");
+export const words = (prefix, limit, signal) => ask(`api/words?${query({ prefix, limit })}`, { signal });
+export const item = (id, signal) => ask(of(id), { signal });
+export const imageUrl = (id) => `${of(id)}/image`;
+export const thumbnailUrl = (id, size) => `${of(id)}/thumbnail?size=${size}`;
+
+export const searchWords = (text, k, signal) => ask(`api/search?${query({ text, k })}`, { signal });
+export const similar = (id, k, signal) => ask(`${of(id)}/similar?k=${k}`, { signal });
+export const searchCode = (code, modality, k, signal) => ask(`api/search?${query({ code, modality, k })}`, { signal });
+
+export function searchPicture(file, k, signal) {
+  const body = new FormData();
+  body.append("image", file, file.name || "picture");
+  return ask(`api/search?k=${k}`, { method: "POST", body, signal });
+}
+
+/** The page of hits that an answer calls `next`. */
+export function following(next, signal) {
+  const at = new URL(next, location.href);
+  return ask(`api/${at.pathname.split("/api/").pop()}${at.search}`, { signal });
+}
+
+export async function isWell() {
+  try {
+    const answer = await fetch("api/health", { cache: "no-store", signal: AbortSignal.timeout(4000) });
+    return answer.ok;
+  } catch {
+    return false;
+  }
+}
+
+async function ask(path, options = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, { headers: { Accept: "application/json" }, ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Later("Server not reachable, retrying");
+  }
+  if ([429, 503].includes(answer.status)) {
+    throw new Later("Server busy, retrying", Number(answer.headers.get("Retry-After")) || 1);
+  }
+  if ([502, 504].includes(answer.status)) throw new Later("Server not reachable, retrying");
+  const record = await answer.json().catch(() => null);
+  if (answer.ok && record !== null) return record;
+  throw new Problem(answer.status, record ?? {});
+}

@@ -1,0 +1,242 @@
+// The page: what the address says is what is on screen.
+
+import { asks, href, read } from "./address.js";
+import * as api from "./api.js";
+import * as asked from "./asked.js";
+import * as connection from "./connection.js";
+import { byId, element } from "./element.js";
+import * as grid from "./grid.js";
+import * as home from "./home.js";
+import * as item from "./item.js";
+import { pictures } from "./picture.js";
+import * as radius from "./radius.js";
+import * as results from "./results.js";
+import { suggest } from "./words.js";
+
+const AT_ONCE = 60; // hits a request
+const KEPT = 20; // answers kept for the back button
+const MAX_UPLOAD = 20_000_000; // until the service has said
+
+let info = null;
+let state = read();
+let asking = null; // aborts the request under way
+let turn = 0; // which of several overlapping wishes is the last
+let inBox = null; // what was asked when the box was last filled
+const answers = new Map(); // what is asked → answer, newest last
+const input = byId("words");
+
+// -- the address ------------------------------------------------------------------------------------------------------
+
+/** Change the address and show what it says. */
+function go(change, { replace = false, opened = false } = {}) {
+  history[replace ? "replaceState" : "pushState"]({ opened }, "", href({ ...state, ...change }));
+  return show();
+}
+
+/** Show what the address says; ask the service only if that is something else than what is on screen. */
+async function show() {
+  turn += 1;
+  const mine = turn;
+  state = read();
+  place(state.kind === "home");
+  if (inBox !== asks(state)) input.value = state.kind === "text" ? state.value : ""; // else someone may be typing
+  inBox = asks(state);
+  document.title = { home: "dcmh", text: `${state.value} · dcmh`, similar: "More like this · dcmh" }[state.kind]
+    ?? `${state.name || "Picture"} · dcmh`;
+  try {
+    if (info === null) await learn();
+    if (mine !== turn) return;
+    if (state.kind === "home") {
+      stop();
+      results.clear();
+      await home.show(info);
+    } else if (results.current()?.key === asks(state)) {
+      results.limit(state);
+    } else {
+      await search();
+    }
+    if (mine === turn) await showItem();
+  } catch (error) {
+    if (error.name === "AbortError" || mine !== turn) return;
+    if (!(error instanceof api.Later)) throw error;
+    connection.lost(error, show);
+  }
+}
+
+/** Either the first page or an answer is on screen. */
+function place(isHome) {
+  byId("home").hidden = !isHome;
+  byId("answer").hidden = isHome;
+  document.body.classList.toggle("at-home", isHome);
+}
+
+async function learn() {
+  info = await api.info();
+  byId("size").textContent = `${info.items.toLocaleString("en")} ${info.items === 1 ? "item" : "items"} · ${info.bits} bits`;
+  byId("choose").hidden = !info.asks.image;
+  input.disabled = !info.asks.text;
+  if (!info.asks.text) input.placeholder = "This collection is searched with pictures";
+  const whose = info.attribution ? [element("p", {}, info.attribution)] : [];
+  byId("foot").replaceChildren(...whose,
+    element("p", {}, `${info.name} · dcmh ${info.versions.dcmh} · `, element("a", { href: "docs" }, "API")));
+}
+
+// -- searching --------------------------------------------------------------------------------------------------------
+
+function stop() {
+  asking?.abort();
+  asking = new AbortController();
+  connection.forget();
+  return asking.signal;
+}
+
+async function search() {
+  const signal = stop();
+  const key = asks(state);
+  const request = {
+    text: () => api.searchWords(state.value, AT_ONCE, signal),
+    similar: () => api.similar(state.value, AT_ONCE, signal),
+    code: () => api.searchCode(state.value, state.modality ?? info.asks.image, AT_ONCE, signal),
+  }[state.kind];
+  const answer = answers.get(key) ?? (await results.wait(request, signal, state));
+  if (answer) results.present(keep(key, answer), state, info.bits, measured(answer));
+}
+
+/** A picture is sent once; from then on its code stands for it, also in the address. */
+async function searchPicture(file) {
+  turn += 1;
+  const signal = stop();
+  item.close();
+  place(false);
+  input.value = "";
+  inBox = null;
+  try {
+    const answer = await results.wait(() => api.searchPicture(file, AT_ONCE, signal), signal, { ...state, kind: "code" });
+    if (!answer) return;
+    const { code, modality } = answer.query;
+    const to = { kind: "code", value: code, modality, name: file.name || "a pasted picture", item: null };
+    asked.remember(code, file);
+    keep(asks(to), answer);
+    await go(to);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    if (!(error instanceof api.Later)) throw error;
+    connection.lost(error, () => searchPicture(file));
+  }
+}
+
+function keep(key, answer) {
+  answers.delete(key);
+  answers.set(key, Object.assign(answer, { key }));
+  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
+  return answer;
+}
+
+/** Precision by radius for this kind of query and of answer; null where it was not measured. */
+function measured({ query, hits }) {
+  const [first] = hits;
+  const found = info.measured.find(({ from, to }) => from === query.modality && to === (first?.modality ?? to));
+  const known = found?.by_radius.filter(({ precision }) => precision !== null);
+  return known ? new Map(known.map(({ radius: within, precision }) => [within, precision])) : null;
+}
+
+// -- one item ---------------------------------------------------------------------------------------------------------
+
+async function showItem() {
+  if (state.item === null) {
+    const was = item.close();
+    if (was !== null && !grid.focusItem(was)) byId("results").focus({ preventScroll: true });
+    return;
+  }
+  const { hits, at } = whereItem();
+  await item.open(state.item, {
+    bits: info.bits,
+    query: results.current()?.query ?? null,
+    hit: hits[at] ?? null,
+    place: at < 0 ? "" : `${at + 1} of ${hits.length}${results.isWhole() ? "" : "+"}`,
+    isFirst: at <= 0,
+    isLast: at < 0 || (at === hits.length - 1 && results.isWhole()),
+    similar: href({ kind: "similar", value: state.item, radius: state.radius }),
+  });
+}
+
+/** The hits within the radius, and which of them is the item; -1 if none. */
+function whereItem() {
+  const hits = (results.current()?.hits ?? []).filter(({ distance }) => state.radius === null || distance <= state.radius);
+  return { hits, at: hits.findIndex(({ id }) => String(id) === state.item) };
+}
+
+function closeItem() {
+  if (history.state?.opened) history.back();
+  else go({ item: null }, { replace: true });
+}
+
+async function stepItem(way) {
+  const { at, hits } = whereItem();
+  if (at < 0) return;
+  if (at + way === hits.length) await results.more();
+  const to = whereItem().hits[at + way];
+  if (to) await go({ item: String(to.id) }, { replace: true, opened: Boolean(history.state?.opened) });
+}
+
+// -- beginning --------------------------------------------------------------------------------------------------------
+
+item.start({ closed: closeItem, step: stepItem });
+grid.start({ up: () => input.focus() });
+results.start({
+  changeRadius: (value) => {
+    go({ radius: value }, { replace: true });
+    byId("slider").focus();
+  },
+});
+radius.start({
+  moved: (value) => results.current() && results.limit({ ...state, radius: value }),
+  settled: (value) => go({ radius: value }, { replace: true }),
+});
+pictures({
+  search: searchPicture,
+  refuse: (message, hint) => {
+    turn += 1;
+    stop();
+    place(false);
+    results.refuse({ message, hint });
+  },
+  limit: () => info?.limits.upload_bytes ?? MAX_UPLOAD,
+});
+const typeahead = suggest({ search: searchText, leave: () => !byId("answer").hidden && grid.focusFirst() });
+
+function searchText(text) {
+  const value = text.trim();
+  if (value) go({ kind: "text", value, item: null });
+  else go({ kind: "home", item: null });
+}
+
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  typeahead.close();
+  searchText(input.value);
+});
+
+// Links within the page change the address without a reload; with a modifier key they stay links.
+addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href]");
+  if (!link || link.target || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  const url = new URL(link.href);
+  if (url.origin !== location.origin || url.pathname !== location.pathname || url.hash) return;
+  event.preventDefault();
+  const to = read(url);
+  const opened = to.item !== null && asks(to) === asks(state);
+  history[url.href === location.href ? "replaceState" : "pushState"]({ opened }, "", url);
+  if (!opened) scrollTo(0, 0);
+  show().then(() => "similar" in link.dataset && byId("results").focus({ preventScroll: true }));
+});
+
+addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest?.("input:not([type=range])");
+  if (event.key !== "/" || isTyping || item.isOpen() || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  input.focus();
+  input.select();
+});
+addEventListener("popstate", show);
+show();

@@ -1,0 +1,69 @@
+// What was asked, in words: which of them were used, the picture that was sent, or the item that others should be like.
+
+import { href } from "./address.js";
+import * as api from "./api.js";
+import { byId, element } from "./element.js";
+
+const place = byId("asked");
+const previews = new Map(); // code → object URL of the picture that has it; gone after a reload
+
+export function remember(code, file) {
+  if (!previews.has(code)) previews.set(code, URL.createObjectURL(file));
+}
+
+export function clear() {
+  place.replaceChildren();
+}
+
+/** `state` is what the address says, `query` what the answer says. */
+export function show(state, query) {
+  if (state.kind === "text") place.replaceChildren(...words(state, query));
+  if (state.kind === "code") place.replaceChildren(...picture(state));
+  if (state.kind === "similar") place.replaceChildren(...item(state));
+}
+
+/** The same query with one of its words replaced. */
+export function replaced(text, word, by) {
+  const escaped = word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  return text.replace(new RegExp(`(?<![\\p{L}\\p{N}_])${escaped}(?![\\p{L}\\p{N}_])`, "giu"), by);
+}
+
+function words(state, { used, ignored, nearest }) {
+  const parts = [element("span", { class: "term" }, "used"), ...used.map((word) => element("b", { class: "used" }, word))];
+  if (ignored.length) parts.push(element("span", { class: "term" }, "ignored"));
+  for (const word of ignored) {
+    parts.push(element("s", { class: "ignored" }, word));
+    const known = nearest[word]?.find((other) => !used.includes(other));
+    if (!known) continue;
+    const value = replaced(state.value, word, known);
+    parts.push(element("a", { class: "instead", href: href({ ...state, value, item: null }) }, `${known}?`));
+  }
+  return parts;
+}
+
+function picture(state) {
+  const preview = previews.get(state.value);
+  const name = state.name || "a picture";
+  const kept = preview
+    ? "The address holds its code, not the picture: a reload keeps the results."
+    : "These are the results for its code; the picture itself is not kept.";
+  return [
+    preview ? element("img", { class: "sent", src: preview, alt: "The picture that was sent" }) : null,
+    element("span", {}, element("span", { class: "term" }, "near "), element("b", {}, name),
+      element("span", { class: "aside" }, kept)),
+  ].filter(Boolean);
+}
+
+function item(state) {
+  const name = element("b", {}, `item ${state.value}`);
+  const image = element("img", { class: "sent", alt: "" });
+  image.hidden = true;
+  api.item(state.value).then((record) => {
+    name.textContent = record.text || record.name;
+    if (!record.thumbnail) return;
+    image.src = api.thumbnailUrl(record.id, 128);
+    image.hidden = false;
+  }).catch(() => {}); // the results are there without it
+  const link = element("a", { href: href({ ...state, item: state.value }), "data-item": state.value }, name);
+  return [image, element("span", {}, element("span", { class: "term" }, "more like "), link)];
+}

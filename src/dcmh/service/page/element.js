@@ -1,0 +1,26 @@
+// One way to make elements. Text always becomes a text node: what a collection holds is never read as HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** element("p", { class: "end", hidden: true }, "words", otherElement); functions become listeners. */
+export function element(name, properties = {}, ...children) {
+  return build(document.createElement(name), properties, children);
+}
+
+export function shape(name, properties = {}, ...children) {
+  return build(document.createElementNS(SVG, name), properties, children);
+}
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+function build(made, properties, children) {
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") made.addEventListener(key, value);
+    else made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  return made;
+}

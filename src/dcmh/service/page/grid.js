@@ -1,0 +1,122 @@
+// The grid of hits: tiles are links, one of them is in the tab order, arrow keys move between them.
+
+import * as api from "./api.js";
+import { byId, element } from "./element.js";
+
+const grid = byId("grid");
+
+/** `up()` is called when arrow up leaves the first row. */
+export function start({ up }) {
+  grid.addEventListener("keydown", (event) => {
+    const here = event.target.closest("a");
+    if (!here || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    const to = neighbour(event.key, here);
+    if (to === undefined) return;
+    event.preventDefault();
+    if (to === null) up();
+    else focus(to);
+  });
+  grid.addEventListener("focusin", (event) => {
+    const tile = event.target.closest("a");
+    if (tile) onlyStop(tile);
+  });
+}
+
+/** Show all hits anew, or only append those that are not there yet. */
+export function show(hits, link, { append = false } = {}) {
+  const from = append ? grid.children.length : 0;
+  const made = hits.slice(from).map((hit) => element("li", {}, tile(hit, link(hit))));
+  if (append) grid.append(...made);
+  else grid.replaceChildren(...made);
+}
+
+/** Tiles further than the radius are hidden; how many are not. */
+export function limit(hits, radius, link) {
+  let count = 0;
+  [...grid.children].forEach((place, at) => {
+    const inside = radius === null || hits[at].distance <= radius;
+    place.hidden = !inside;
+    place.firstChild.href = link(hits[at]);
+    count += inside ? 1 : 0;
+  });
+  const stop = grid.querySelector('li:not([hidden]) a[tabindex="0"]');
+  if (!stop && visible()[0]) onlyStop(visible()[0]);
+  return count;
+}
+
+/** Grey tiles while nothing is known yet. */
+export function placeholders(count) {
+  grid.replaceChildren(...Array.from({ length: count }, () =>
+    element("li", { class: "waiting", "aria-hidden": "true" }, element("span", { class: "frame" }))));
+}
+
+export const isFilled = () => grid.children.length > 0;
+
+export function clear() {
+  grid.replaceChildren();
+}
+
+export function focusFirst() {
+  const [first] = visible();
+  if (first) focus(first);
+  return Boolean(first);
+}
+
+export function focusItem(id) {
+  const found = visible().find((one) => one.dataset.id === String(id));
+  if (found) focus(found);
+  return Boolean(found);
+}
+
+/** A picture that lays its caption bare where it cannot be loaded. */
+export function thumbnail(id, eager = false) {
+  const loading = eager ? "eager" : "lazy";
+  const image = element("img", { alt: "", width: 256, height: 256, loading, decoding: "async", draggable: "false" });
+  image.addEventListener("error", () => image.classList.add("broken"));
+  image.addEventListener("load", () => image.classList.add("loaded"));
+  image.srcset = `${api.thumbnailUrl(id, 768)} 2x`; // cut to a square, so larger than the tile
+  image.src = api.thumbnailUrl(id, 384);
+  return image;
+}
+
+function tile(hit, href) {
+  const caption = hit.text || hit.name;
+  const picture = hit.thumbnail ? thumbnail(hit.id) : element("span", { class: "words-only" }, caption);
+  return element("a", { class: "tile", href, "data-id": hit.id, tabindex: "-1", draggable: "false" },
+    element("span", { class: "frame", "aria-hidden": !hit.thumbnail && "true" }, picture),
+    element("span", { class: "caption" }, caption),
+    element("span", { class: "distance", "aria-hidden": "true", title: `${hit.distance} of ${hit.bits} bits differ` },
+      String(hit.distance)),
+    element("span", { class: "unseen" }, `distance ${hit.distance}`));
+}
+
+function visible() {
+  return [...grid.querySelectorAll("li:not([hidden]) > a")];
+}
+
+function onlyStop(tile) {
+  for (const other of grid.querySelectorAll('a[tabindex="0"]')) other.tabIndex = -1;
+  tile.tabIndex = 0;
+}
+
+function focus(tile) {
+  onlyStop(tile);
+  tile.focus();
+}
+
+/** The tile a key leads to; null: up and out of the grid; undefined: the key means nothing here. */
+function neighbour(key, here) {
+  const tiles = visible();
+  const at = tiles.indexOf(here);
+  const columns = tiles.filter((one) => one.offsetTop === tiles[0].offsetTop).length;
+  const clamp = (place) => tiles[Math.max(0, Math.min(tiles.length - 1, place))];
+  switch (key) {
+    case "ArrowRight": return clamp(at + 1);
+    case "ArrowLeft": return clamp(at - 1);
+    case "ArrowDown": return clamp(at + columns);
+    case "ArrowUp": return at < columns ? null : tiles[at - columns];
+    case "Home": return tiles[0];
+    case "End": return tiles.at(-1);
+    default: return undefined;
+  }
+}

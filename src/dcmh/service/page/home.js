@@ -1,0 +1,76 @@
+// The first visit: what is here, words that it knows, and what some of them find.
+
+import * as api from "./api.js";
+import { href } from "./address.js";
+import { drawing, unpack } from "./bits.js";
+import { byId, element } from "./element.js";
+import { thumbnail } from "./grid.js";
+
+const home = byId("home");
+const CHIPS = 14;
+const ROWS = 4;
+const STRIP = 8;
+let made = null; // the info that it was made from
+
+/** Fill the page once; later calls find it there. */
+export async function show(info) {
+  if (made === info) return;
+  made = info;
+  try {
+    await fill(info);
+  } catch (error) {
+    made = null;
+    throw error;
+  }
+}
+
+async function fill(info) {
+  const rows = element("div", { class: "rows" });
+  const chips = element("p", { class: "chips" });
+  const sample = element("div", { class: "sample", "aria-hidden": "true" });
+  home.replaceChildren(
+    element("div", { class: "hero" },
+      element("div", {}, element("h1", {}, heading(info)), element("p", { class: "lead" }, lead(info)), chips), sample),
+    rows);
+  if (!info.items || !info.vocabulary) return;
+  const { words } = await api.words("", 60);
+  const good = words.map(({ word }) => word).filter((word) => word.length > 2);
+  chips.append(...good.slice(0, CHIPS).map((word) => element("a", { class: "chip", href: link(word) }, word)));
+  const found = await Promise.all(good.slice(0, ROWS).map((word) => api.searchWords(word, STRIP).catch(() => null)));
+  rows.append(...found.filter((answer) => answer?.hits.length).map((answer, at) => row(good[at], answer.hits)));
+  const shown = found.flatMap((answer) => answer?.hits ?? []).find(({ thumbnail: picture }) => picture);
+  if (shown) sample.append(...pictureAndCode(await api.item(shown.id), info.bits));
+}
+
+/** What a code is, in one look: a picture, and its bits. */
+function pictureAndCode({ id, codes }, bits) {
+  const picture = element("a", { class: "frame", href: href({ kind: "home", item: id }), tabindex: "-1" }, thumbnail(id, true));
+  return [picture, element("span", { class: "equals" }, "="), drawing(unpack(codes.image, bits), [], "Code")];
+}
+
+function heading({ items, asks }) {
+  if (!items) return "Nothing here yet";
+  const ways = [asks.text && "by words", asks.image && "by a picture"].filter(Boolean);
+  return `${count(items, "item")}, found ${ways.join(" or ")}`;
+}
+
+function lead({ items, bits, vocabulary, asks }) {
+  if (!items) return "This index holds no items. Fill it: dcmh index DATA --model MODEL --out INDEX";
+  const code = `Each is kept as a code of ${bits} bits: the fewer differ from the code of a query, the nearer.`;
+  const known = vocabulary ? `The search knows ${count(vocabulary, "word")} and says which of yours it used.` : "";
+  return `${code} ${known}${asks.image ? " Or drop a picture anywhere." : ""}`;
+}
+
+function row(word, hits) {
+  const tiles = hits.map((hit) => {
+    const caption = hit.text || hit.name;
+    const picture = hit.thumbnail ? thumbnail(hit.id, true) : element("span", { class: "words-only" }, caption);
+    if (hit.thumbnail) picture.alt = caption;
+    return element("li", {}, element("a", { class: "frame", href: `${link(word)}&item=${hit.id}`, title: caption }, picture));
+  });
+  return element("section", { class: "row" },
+    element("h2", {}, element("a", { href: link(word) }, word)), element("ul", { role: "list" }, tiles));
+}
+
+const link = (word) => href({ kind: "text", value: word });
+const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;

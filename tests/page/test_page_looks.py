@@ -1,0 +1,79 @@
+"""How it looks and reads: narrow, wide, light, dark, for eyes and for screen readers."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from picture import take
+from PIL import Image
+from playwright.sync_api import expect
+
+TILES = "#grid li:not([hidden]) .tile"
+PLACES = {
+    "home": ("", "#home .row img.loaded"),
+    "results": ("?text=fruit&radius=12", f"{TILES} img.loaded"),
+    "item": ("?text=fruit&item=3", "#item .bits"),
+    "similar": ("?similar=3", f"{TILES} img.loaded"),
+    "nothing": ("?text=face&radius=0", "#said .plain"),
+    "unknown": ("?text=froot", "#said .chip"),
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(server, open_page, scheme):
+    """axe-core, all of its rules, in every state of the page."""
+    page = open_page(server.url, expected=("status of 422",), color_scheme=scheme, reduced_motion="reduce")
+    wrong = {}
+    for name, (address, ready) in PLACES.items():
+        page.goto(server.url + address)
+        expect(page.locator(ready).first).to_be_visible()
+        found = Axe().run(page, options={"resultTypes": ["violations"]})
+        if found.violations_count:
+            wrong[name] = found.generate_report()
+    page.goto(server.url)
+    page.locator("#words").press_sequentially("f")
+    expect(page.locator("#suggestions")).to_be_visible()
+    found = Axe().run(page)
+    if found.violations_count:
+        wrong["suggestions"] = found.generate_report()
+    assert wrong == {}
+
+
+def test_dark_is_dark_and_light_is_light(server, open_page):
+    def brightness(page):
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")) / 3
+
+    assert brightness(open_page(server.url, color_scheme="light")) > 230
+    assert brightness(open_page(server.url, color_scheme="dark")) < 40
+
+
+@pytest.mark.parametrize("width", [320, 768, 1920])
+def test_nothing_sticks_out(server, open_page, width):
+    page = open_page(server.url, expected=("status of 422",), width=width, height=640)
+    for name, (address, ready) in PLACES.items() if width == 320 else list(PLACES.items())[:3]:
+        page.goto(server.url + address)
+        expect(page.locator(ready).first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        dialog = page.evaluate("[item.scrollWidth, item.clientWidth]")
+        assert dialog[0] <= dialog[1], name
+    page.goto(f"{server.url}?text=fruit")
+    tile = page.locator(TILES).first.bounding_box()
+    assert 120 < tile["width"] < 320
+    for button in page.locator(".choose:visible, .icon:visible, .plain:visible, .mark:visible").all():
+        assert button.bounding_box()["height"] >= 20
+
+
+def test_movement_can_be_switched_off(server, open_page):
+    page = open_page(f"{server.url}?text=fruit", reduced_motion="reduce")
+    expect(page.locator(TILES).first).to_be_visible()
+    moving = page.evaluate("document.getAnimations().length")
+    assert moving == 0
+    assert page.locator(f"{TILES} img").first.evaluate("image => getComputedStyle(image).transitionDuration") == "0s"
+
+
+def test_the_picture_of_the_readme_can_be_made(server, browser, tmp_path):
+    take(browser, server.url, "fruit", tmp_path / "page.png")
+    with Image.open(tmp_path / "page.png") as picture:
+        assert picture.size == (1375 + 30 + 488, 1175)
+        assert len(picture.convert("RGB").getcolors(1 << 24)) > 200, "an empty page"

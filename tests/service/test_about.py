@@ -1,0 +1,155 @@
+"""What the server says about itself: info, words, health, counters, docs, the page."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from served import COUNT, problem
+
+import dcmh
+from dcmh.service import answers, static
+
+
+class TestInfo:
+    def test_it_describes_the_index(self, client, index):
+        answer = client.get("/api/info")
+        answers.Info.model_validate_json(answer.content)
+        info = answer.json()
+        assert (info["name"], info["items"], info["bits"]) == ("photos.dcmh", COUNT, 16)
+        assert (info["method"], info["model"]) == ("dcmh", index.fingerprint)
+        assert info["codes"] == {"image": COUNT, "text": COUNT}
+        assert info["asks"] == {"text": "text", "image": "image"}
+        assert info["vocabulary"] == len(index.encoders.words.bag)
+        assert info["versions"]["dcmh"] == dcmh.__version__
+        assert info["limits"] == {
+            "upload_bytes": 20_000_000,
+            "megapixels": 50,
+            "k": 1000,
+            "offset": 10_000,
+            "text": 1000,
+        }
+
+    def test_precision_by_radius_is_the_reports(self, client, model):
+        report = json.loads((model / "report.json").read_text())["text_to_image"]
+        measured = next(one for one in client.get("/api/info").json()["measured"] if one["from"] == "text")
+        assert (measured["to"], measured["queries"], measured["map"]) == ("image", 12, report["map"]["stable"])
+        assert [row["radius"] for row in measured["by_radius"]] == list(range(17))
+        for radius, row in enumerate(measured["by_radius"]):
+            within = report["by_distance"][: radius + 1]
+            points, relevant = (sum(one[key] for one in within) for key in ("points", "relevant"))
+            assert row["precision"] == (round(relevant / points, 4) if points else None)
+        assert measured["by_radius"][-1]["recall"] == 1
+
+    def test_a_model_without_report_has_no_measures(self, own, serve):
+        (own / "photos.dcmh" / "model" / "report.json").unlink()
+        client = serve()
+        assert client.get("/api/info").json()["measured"] == []
+        assert {hit["precision"] for hit in client.get("/api/search?text=sea").json()["hits"]} == {None}
+
+
+class TestWords:
+    def test_a_prefix_gives_the_most_frequent_first(self, client, index):
+        bag = index.encoders.words.bag
+        answer = client.get("/api/words?prefix=S&limit=1000")
+        answers.Words.model_validate_json(answer.content)
+        counts = {word: int(count) for word, count in zip(bag.words_, bag.counts_, strict=True) if word.startswith("s")}
+        found = answer.json()
+        assert {one["word"]: one["count"] for one in found["words"]} == counts
+        assert [one["count"] for one in found["words"]] == sorted(counts.values(), reverse=True)
+        assert (found["total"], found["vocabulary"]) == (len(counts), len(bag))
+        assert client.get("/api/words?prefix=s&limit=2&offset=1").json()["words"] == found["words"][1:3]
+
+    def test_no_prefix_lists_them_all(self, client, index):
+        found = client.get("/api/words?limit=10000").json()["words"]
+        assert [one["word"] for one in found] == list(index.encoders.words.bag.words_)
+
+    def test_a_prefix_of_nothing(self, client):
+        assert client.get("/api/words?prefix=qqq").json() == {
+            "prefix": "qqq",
+            "vocabulary": 276,
+            "total": 0,
+            "words": [],
+        }
+
+    def test_wrong_parameters(self, client):
+        for query in ("limit=0", "limit=10001", "offset=-1", f"prefix={'x' * 101}"):
+            problem(client.get(f"/api/words?{query}"), 422, "bad-parameter")
+
+
+def test_health(client):
+    assert client.get("/api/health").json() == {"status": "ok"}
+
+
+def test_metrics_count_requests(serve):
+    client = serve()
+    client.get("/api/search?text=sea")
+    client.get("/api/search?text=sea")
+    client.get("/api/search?text=qqqq")
+    client.get("/nowhere/at/all")
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    assert 'dcmh_requests_total{route="/api/search",method="GET",status="200"} 2' in lines
+    assert 'dcmh_requests_total{route="/api/search",method="GET",status="422"} 1' in lines
+    assert 'dcmh_requests_total{route="other",method="GET",status="404"} 1' in lines
+    assert 'dcmh_request_seconds_count{route="/api/search"} 3' in lines
+    assert 'dcmh_request_seconds_bucket{route="/api/search",le="+Inf"} 3' in lines
+    assert f"dcmh_items {COUNT}" in lines
+    for line in lines:
+        assert re.fullmatch(r'#.*|[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [0-9.e+-]+', line), line
+    buckets = [float(line.split()[-1]) for line in lines if line.startswith("dcmh_request_seconds_bucket")]
+    assert buckets == sorted(buckets[:12]) + buckets[12:]
+
+
+class TestDocs:
+    def test_the_schema_has_every_endpoint(self, client):
+        schema = client.get("/openapi.json").json()
+        ways = {(path, method) for path, ways in schema["paths"].items() for method in ways}
+        assert ways == {
+            ("/api/search", "get"),
+            ("/api/search", "post"),
+            ("/api/items/{id}", "get"),
+            ("/api/items/{id}", "delete"),
+            ("/api/items/{id}/image", "get"),
+            ("/api/items/{id}/thumbnail", "get"),
+            ("/api/items/{id}/similar", "get"),
+            ("/api/items", "post"),
+            ("/api/encode", "post"),
+            ("/api/words", "get"),
+            ("/api/info", "get"),
+            ("/api/health", "get"),
+            ("/api/reload", "post"),
+            ("/metrics", "get"),
+        }
+        for ways in schema["paths"].values():
+            for said in ways.values():
+                assert said["summary"]
+                assert "application/problem+json" in said["responses"]["422"]["content"]
+
+    def test_the_page_names_every_endpoint_and_needs_nothing_from_elsewhere(self, client):
+        page = client.get("/docs")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        for path in client.get("/openapi.json").json()["paths"]:
+            assert path in page.text
+        assert "<script" not in page.text
+        assert "style=" not in page.text
+        assert "//" not in page.text
+        assert client.get("/docs/style.css").headers["content-type"] == "text/css; charset=utf-8"
+
+
+class TestPage:
+    def test_its_files_are_sent(self, client):
+        answer = client.get("/")
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.content == (static.FOLDER / "index.html").read_bytes()
+        for name in static.files():
+            assert client.get(f"/page/{name}").content == (static.FOLDER / name).read_bytes()
+
+    def test_who_has_them_gets_304(self, client):
+        tag = client.get("/").headers["etag"]
+        assert client.get("/", headers={"If-None-Match": tag}).status_code == 304
+
+    def test_nothing_else_is(self, client):
+        for path in ("/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/"):
+            problem(client.get(path), 404, "not-found")

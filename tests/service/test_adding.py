@@ -1,0 +1,157 @@
+"""Adding and removing: only with the token, safe on the disk before the answer."""
+
+from __future__ import annotations
+
+import io
+import shutil
+
+import pytest
+from PIL import Image
+from served import COUNT, TOKEN, load, problem
+from starlette.testclient import TestClient
+
+from dcmh.errors import ParameterError
+from dcmh.search import SearchIndex, place
+from dcmh.service import Settings, answers, create_app
+
+
+def png(color="red", size=(60, 40)) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", size, color).save(file, "PNG")
+    return file.getvalue()
+
+
+def add(client, data=None, **fields):
+    parts = [("image", ("x.png", data))] if data is not None else []
+    for name, value in fields.items():
+        parts += [(name, (None, one)) for one in (value if isinstance(value, list) else [value])]
+    return client.post("/api/items", files=parts)
+
+
+class TestToken:
+    def test_without_a_token_file_nothing_changes(self, client):
+        said = problem(client.post("/api/items", headers={"Authorization": f"Bearer {TOKEN}"}), 403, "read-only")
+        assert "--token-file" in said["hint"]
+        problem(client.delete("/api/items/1"), 403, "read-only")
+        assert client.get("/api/info").json()["writable"] is False
+
+    def test_read_only_wins_over_the_token(self, serve, tmp_path):
+        (tmp_path / "token").write_text(TOKEN)
+        client = serve(token_file=str(tmp_path / "token"), read_only=True)
+        problem(client.delete("/api/items/1", headers={"Authorization": f"Bearer {TOKEN}"}), 403, "read-only")
+
+    @pytest.mark.parametrize("said", [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x"])
+    def test_a_wrong_token_is_refused_before_the_body_is_read(self, writer, said):
+        del writer.headers["Authorization"]
+        headers = {} if said is None else {"Authorization": said}
+        for answer in (
+            writer.post("/api/items", headers=headers, files={"image": png()}),
+            writer.delete("/api/items/1", headers=headers),
+        ):
+            problem(answer, 401, "token-needed")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert len(writer.get("/api/search?text=sea&k=100").json()["hits"]) == COUNT
+
+    @pytest.mark.parametrize("content", ["", "short", "two words that are long enough", "é" * 20])
+    def test_a_token_file_must_hold_a_token(self, ready, tmp_path, content):
+        (tmp_path / "token").write_text(content, encoding="utf-8")
+        with pytest.raises(ParameterError, match="Make one: python -c"):
+            create_app(ready / "photos.dcmh", Settings(token_file=str(tmp_path / "token")))
+
+    def test_a_missing_token_file_is_said(self, ready, tmp_path):
+        with pytest.raises(ParameterError, match="Cannot read the token file"):
+            create_app(ready / "photos.dcmh", Settings(token_file=str(tmp_path / "none")))
+
+
+class TestAdding:
+    def test_an_item_is_found_at_once_and_after_opening_again(self, writer, own):
+        answer = add(writer, png(), text="sunny sea", labels=["sun", "sea", "sun"])
+        assert answer.status_code == 201
+        answers.Item.model_validate_json(answer.content)
+        item = answer.json()
+        assert (item["text"], item["labels"], set(item["codes"])) == ("sunny sea", ["sun", "sea"], {"image", "text"})
+        assert writer.get(item["image"]).content == png()
+        assert writer.get(item["thumbnail"]).status_code == 200
+        hits = writer.post("/api/search?k=3", files={"image": png()}).json()["hits"]
+        assert (item["id"], 0) in [(hit["id"], hit["distance"]) for hit in hits]
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            assert index.item(item["id"]).text == "sunny sea"
+            assert len(index) == COUNT + 1
+
+    def test_the_same_picture_is_the_same_item(self, writer):
+        first = add(writer, png(), text="sunny")
+        again = add(writer, png(), text="yellow sea")
+        assert (again.status_code, again.json()["id"], again.json()["text"]) == (200, first.json()["id"], "yellow sea")
+        code = writer.post("/api/encode", json={"text": ["yellow sea"]}).json()["codes"][0]
+        assert again.json()["codes"]["text"] == code != first.json()["codes"]["text"]
+        assert add(writer, png("blue")).json()["id"] != first.json()["id"]
+
+    def test_a_picture_alone_and_words_alone(self, writer):
+        assert set(add(writer, png()).json()["codes"]) == {"image"}
+        item = add(writer, text="sunny sea").json()
+        assert (set(item["codes"]), item["image"]) == ({"text"}, None)
+        assert item["id"] in [hit["id"] for hit in writer.get("/api/search?text=sunny+sea&k=100").json()["hits"]]
+
+    def test_words_that_nobody_knows_do_with_a_picture_only(self, writer):
+        assert add(writer, png(), text="qqqq").status_code == 201
+        problem(add(writer, text="qqqq"), 422, "query-not-encodable")
+
+    def test_what_is_refused_leaves_nothing(self, writer, own):
+        problem(add(writer, b"<svg/>", text="sunny"), 415, "not-a-picture")
+        problem(add(writer, png()[:-40], text="sunny"), 422, "damaged-picture")
+        problem(add(writer), 415, "not-a-form")
+        problem(add(writer, labels="sun"), 422, "bad-parameter")
+        problem(add(writer, png(), text="x" * 10_001), 422, "bad-parameter")
+        problem(add(writer, png(), labels=[f"label {n}" for n in range(65)]), 422, "bad-parameter")
+        uploads = own / "photos.dcmh" / "uploads"
+        assert not uploads.exists() or [path.name for path in uploads.iterdir()] in ([], [".lock"])
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            assert len(index) == COUNT
+            assert not index.catalogue.skipped()
+
+    def test_another_writer_is_waited_for_or_told(self, writer, own, monkeypatch):
+        with place.writer(own / "photos.dcmh"):
+            answer = add(writer, png())
+            assert problem(answer, 503, "busy")["title"] == "Another process is writing the index."
+            assert int(answer.headers["retry-after"]) >= 1
+        assert not list((own / "photos.dcmh" / "uploads").glob("*.png"))
+        assert add(writer, png()).status_code == 201
+
+
+class TestRemoving:
+    def test_an_uploaded_item_goes_with_its_picture(self, writer, own):
+        number = add(writer, png()).json()["id"]
+        assert len(list((own / "photos.dcmh" / "uploads").glob("*.png"))) == 1
+        assert writer.delete(f"/api/items/{number}").status_code == 204
+        assert not list((own / "photos.dcmh" / "uploads").glob("*.png"))
+        problem(writer.get(f"/api/items/{number}"), 404, "no-such-item")
+        problem(writer.delete(f"/api/items/{number}"), 404, "no-such-item")
+
+    def test_a_photo_stays_where_it_is(self, writer, own):
+        assert writer.delete("/api/items/3").status_code == 204
+        assert (own / "photos" / "002.png").is_file()
+        assert 3 not in [hit["id"] for hit in writer.get("/api/search?text=sea&k=100").json()["hits"]]
+
+
+class TestUploadedItems:
+    def test_they_stay_when_the_folder_is_indexed_again(self, writer, own):
+        number = add(writer, png(), text="sunny").json()["id"]
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            changes = index.update(load(own / "photos"))
+        assert (changes.gone, changes.unchanged) == (0, COUNT)
+        assert writer.get(f"/api/items/{number}/image").content == png()
+
+    def test_they_move_with_the_index(self, writer, own, tmp_path):
+        number = add(writer, png(), text="sunny").json()["id"]
+        writer.app.state.service.save()
+        shutil.move(own, tmp_path / "elsewhere")
+        with TestClient(create_app(tmp_path / "elsewhere" / "photos.dcmh")) as client:
+            assert client.get(f"/api/items/{number}/image").content == png()
+        (tmp_path / "elsewhere").rename(own)
+
+    def test_changes_are_saved_at_the_end(self, own, tmp_path):
+        (tmp_path / "token").write_text(TOKEN)
+        app = create_app(own / "photos.dcmh", Settings(token_file=str(tmp_path / "token")))
+        with TestClient(app, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            add(client, png())
+        assert place.read_header(own / "photos.dcmh")["items"] == COUNT + 1
