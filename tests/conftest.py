@@ -6,7 +6,12 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
+import sys
+from pathlib import Path
+
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "engines"))  # servers.py
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,3 +22,23 @@ def home(tmp_path_factory):
         patch.setenv("DCMH_HOME", str(folder))
         patch.delenv("DCMH_DEVICE", raising=False)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server on loopback for this session."""
+    import servers
+
+    with servers.run_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def milvus(tmp_path_factory):
+    """A Milvus server on loopback for this session."""
+    import servers
+
+    server = servers.Milvus(tmp_path_factory.mktemp("milvus"), ticks=50)
+    server.start()
+    yield server
+    server.stop()

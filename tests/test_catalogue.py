@@ -37,7 +37,7 @@ def test_items_come_back_as_they_were_oldest_first(catalogue):
     assert catalogue.get([2, 1, 99]) == {1: first, 2: second}
     assert catalogue.find("sea.jpg") == first
     assert catalogue.find("see.jpg") is None
-    assert catalogue.with_content(b"0" * 16) == first
+    assert catalogue.with_contents([b"0" * 16, b"1" * 16]) == {b"0" * 16: first}
     assert len(catalogue) == 2
 
 

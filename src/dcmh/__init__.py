@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dcmh import codes, data, errors, methods, metrics
+    from dcmh import codes, data, errors, methods, metrics, service
     from dcmh.data import Dataset, Images, Split, Texts, Vectors, load_dataset
     from dcmh.evaluation import Report, evaluate
     from dcmh.index import HammingIndex
@@ -33,7 +33,7 @@ _HOME = {
     "load": "dcmh.methods",
     "SearchIndex": "dcmh.search",
 }
-_MODULES = ("codes", "data", "errors", "methods", "metrics")
+_MODULES = ("codes", "data", "errors", "methods", "metrics", "service")
 
 __all__ = [
     "DCMH",
@@ -53,6 +53,7 @@ __all__ = [
     "load_dataset",
     "methods",
     "metrics",
+    "service",
 ]
 
 

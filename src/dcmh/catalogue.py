@@ -125,6 +125,11 @@ class Catalogue:
     def close(self) -> None:
         self._database.close()
 
+    @property
+    def place(self) -> str:
+        """How to name it to people: the folder of its index."""
+        return str(self.path.parent)
+
     def __len__(self) -> int:
         return int(self._run("SELECT count(*) FROM items")[0][0])
 
@@ -180,10 +185,17 @@ class Catalogue:
         rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE name = ?", (name,))
         return Item.from_row(rows[0]) if rows else None
 
-    def with_content(self, content: bytes) -> Item | None:
-        """The oldest item of this content."""
-        rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE content = ? ORDER BY id LIMIT 1", (content,))
-        return Item.from_row(rows[0]) if rows else None
+    def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
+        """The oldest item of each of these contents, where there is one."""
+        wanted = list(set(contents))
+        found: dict[bytes, Item] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            for row in self._run(f"SELECT {_COLUMNS} FROM items WHERE content IN ({marks}) ORDER BY id", part):
+                item = Item.from_row(row)
+                found.setdefault(item.content or b"", item)
+        return found
 
     def put(self, item: Item) -> int:
         """Add an item, or replace the one of its id; its id."""

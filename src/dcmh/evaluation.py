@@ -1,22 +1,28 @@
-"""How good a model is on a split: every modality as query against every other one as database."""
+"""How good a model is on a split: every modality as query against every other one as database, and against joint codes.
+
+What is relevant is said by labels; without any, by the pairing: the one relevant item is the query's own in another modality.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import codes
+from dcmh.data.dataset import JOINT
 from dcmh.errors import DataError
 from dcmh.metrics import TIES, Counts, Curve, Lookup, Ties, rank_counts, stable_average_precision
+from dcmh.metrics.paired import paired_counts, paired_stable
 from dcmh.metrics.ties import check_k
 
 KS = (1, 5, 10, 50, 100)
+Relevance = Literal["labels", "pairing"]
 
 
 class Part(Protocol):
@@ -118,7 +124,7 @@ class Report:
     """What `evaluate` found. `directions` maps "image_to_text" and the like to their measures.
 
     `chance` and `without_relevant` are over all queries and the whole database. `k`, if any, is the number of ranks
-    that counted in MAP.
+    that counted in MAP. `relevance` is what said which items are relevant.
     """
 
     bits: int
@@ -129,6 +135,7 @@ class Report:
     without_relevant: int
     k: int | None
     directions: dict[str, DirectionReport]
+    relevance: Relevance = "labels"
 
     def __getitem__(self, direction: str) -> DirectionReport:
         return self.directions[direction]
@@ -143,6 +150,7 @@ class Report:
             "chance": self.chance,
             "without_relevant": self.without_relevant,
             "k": self.k,
+            "relevance": self.relevance,
             **{name: direction.to_json() for name, direction in self.directions.items()},
         }
 
@@ -158,6 +166,7 @@ class Report:
                 chance=record["chance"],
                 without_relevant=record["without_relevant"],
                 k=record["k"],
+                relevance=record.get("relevance", "labels"),
                 directions={name: DirectionReport.from_json(value) for name, value in record.items() if "_to_" in name},
             )
         except KeyError as error:
@@ -166,16 +175,35 @@ class Report:
             ) from error
 
 
-def evaluate(model: Model, split: Split, *, k: int | None = None) -> Report:
+def evaluate(
+    model: Model, split: Split, *, k: int | None = None, joint: bool = False, relevance: Relevance = "labels"
+) -> Report:
     """Measure a model on a split's queries and database, in every direction between its modalities.
 
-    With k, only the first k ranks count in MAP. Refuses queries that are in the training set or in the database.
+    Refuses queries that are in the training set or in the database.
+
+    Parameters
+    ----------
+    k
+        Only the first k ranks count in MAP.
+    joint
+        Also against the joint codes of the database, each from all that the item has: "image_to_joint" and the like.
+    relevance
+        "labels": what shares a label is relevant. "pairing", for data without labels: the queries' own items join the
+        database, and each query wants its own in the other modality, among all. MAP is then the mean of 1 / rank. Joint
+        codes are not measured so, as they would hold the query itself.
     """
-    _check(model, split)
+    _check(model, split, relevance)
     if k is not None:
         check_k(k)
-    query = {name: _encode(model, split.query, name, "query") for name in model.modalities}
-    database = {name: _encode(model, split.database, name, "database") for name in model.modalities}
+    if relevance == "pairing":
+        return _by_pairing(model, split, k)
+    query = {name: _encode(model, split.query, [name], "query") for name in model.modalities}
+    database = {name: _encode(model, split.database, [name], "database") for name in model.modalities}
+    pairs = list(permutations(model.modalities, 2))
+    if joint:
+        database[JOINT] = _encode(model, split.database, list(model.modalities), "database")
+        pairs += [(name, JOINT) for name in model.modalities]
     everything = _count_labels(split.query.labels, split.database.labels)
     return Report(
         bits=model.bits,
@@ -185,11 +213,16 @@ def evaluate(model: Model, split: Split, *, k: int | None = None) -> Report:
         chance=everything.chance,
         without_relevant=everything.without_relevant,
         k=k,
-        directions={
-            f"{a}_to_{b}": _direction(query[a], database[b], model.bits, k)
-            for a, b in permutations(model.modalities, 2)
-        },
+        directions={f"{a}_to_{b}": _direction(query[a], database[b], model.bits, k) for a, b in pairs},
     )
+
+
+def short(direction: str, among: Iterable[str]) -> str:
+    """image_to_text as I→T; by whole names where two modalities of these directions begin alike."""
+    names = {name for each in among for name in each.split("_to_")} | set(direction.split("_to_"))
+    first = {name[:1].upper() for name in names}
+    clear = len(first) == len(names)
+    return "→".join(name[:1].upper() if clear else name for name in direction.split("_to_"))
 
 
 @dataclass(frozen=True)
@@ -198,13 +231,14 @@ class _Encoded:
     labels: NDArray[Any]
 
 
-def _check(model: Model, split: Split) -> None:
+def _check(model: Model, split: Split, relevance: Relevance) -> None:
     if len(model.modalities) < 2:
         raise DataError(f"Evaluation needs two modalities or more, the model has only {', '.join(model.modalities)}.")
     for name, part in (("queries", split.query), ("database", split.database)):
-        if part.labels is None:
+        if part.labels is None and relevance == "labels":
             raise DataError(
-                f"The {name} have no labels, so nothing says what is relevant. Evaluate on data with labels."
+                f"The {name} have no labels, so nothing says what is relevant. "
+                'Evaluate on data with labels, or by the pairing: relevance="pairing".'
             )
     queries = set(split.query.ids)
     for part, what in ((split.train, "were trained on"), (split.database, "are in the database as well")):
@@ -216,14 +250,23 @@ def _check(model: Model, split: Split) -> None:
             )
 
 
-def _encode(model: Model, part: Part, modality: str, name: str) -> _Encoded:
-    observed = np.asarray(part.observed(modality), bool)
-    if not observed.any():
-        raise DataError(f"No item of the {name} part has the modality {modality!r}. Take a split that has some.")
-    column = part[modality]
-    if not observed.all():
-        column = column.take(np.flatnonzero(observed))
-    return _Encoded(codes.pack(model.encode(**{modality: column})), np.asarray(part.labels)[observed])
+def _encode(model: Model, part: Part, modalities: Sequence[str], name: str) -> _Encoded:
+    """The codes of the items that have one of these modalities, from all of these that they have."""
+    rows = _rows_with(part, modalities, name)
+    return _Encoded(_packed(model, part, modalities, rows), np.asarray(part.labels)[rows])
+
+
+def _rows_with(part: Part, modalities: Sequence[str], name: str) -> NDArray[np.intp]:
+    rows = np.flatnonzero(np.any([part.observed(modality) for modality in modalities], axis=0))
+    if not len(rows):
+        said = " or ".join(map(repr, modalities))
+        raise DataError(f"No item of the {name} part has the modality {said}. Take a split that has some.")
+    return rows
+
+
+def _packed(model: Model, part: Part, modalities: Sequence[str], rows: NDArray[np.intp]) -> NDArray[np.uint8]:
+    columns = {name: part[name] if len(rows) == len(part) else part[name].take(rows) for name in modalities}
+    return codes.pack(model.encode(**columns))
 
 
 def _count_labels(query_labels: NDArray[Any], database_labels: NDArray[Any]) -> Counts:
@@ -241,6 +284,10 @@ def _direction(query: _Encoded, database: _Encoded, bits: int, k: int | None) ->
             precision[ties] = float(stable_average_precision(*sides, k=k, counts=counts).mean())
         else:
             precision[ties] = counts.mean_average_precision(ties=ties, k=k)
+    return _report(counts, precision)
+
+
+def _report(counts: Counts, precision: dict[Ties, float]) -> DirectionReport:
     return DirectionReport(
         queries=counts.queries,
         database=counts.database,
@@ -253,6 +300,49 @@ def _direction(query: _Encoded, database: _Encoded, bits: int, k: int | None) ->
         points=counts.points.sum(axis=0, dtype=np.int64),
         relevant=counts.relevant.sum(axis=0, dtype=np.int64),
     )
+
+
+def _by_pairing(model: Model, split: Split, k: int | None) -> Report:
+    """Each query wants its own item; the database is what it was, with the queries' items after it."""
+    encoded = {}
+    for name in model.modalities:
+        mine, others = _rows_with(split.query, [name], "query"), np.flatnonzero(split.database.observed(name))
+        parts = [_packed(model, split.query, [name], mine)]
+        if len(others):
+            parts.append(_packed(model, split.database, [name], others))
+        encoded[name] = mine, parts
+    directions = {}
+    for a, b in permutations(model.modalities, 2):
+        (rows_a, (asked, *_)), (rows_b, (own, *others_)) = encoded[a], encoded[b]
+        both = np.intersect1d(rows_a, rows_b)
+        if not len(both):
+            raise DataError(
+                f"No query has both {a!r} and {b!r}, so none has its own to find. Take a split that has some."
+            )
+        pool = np.concatenate([*others_, own])
+        wanted = len(pool) - len(own) + np.searchsorted(rows_b, both)
+        directions[f"{a}_to_{b}"] = _paired(asked[np.searchsorted(rows_a, both)], pool, wanted, model.bits, k)
+    pool_size = len(split.query) + len(split.database)
+    return Report(
+        bits=model.bits,
+        queries=len(split.query),
+        database=pool_size,
+        train=len(split.train),
+        chance=1 / pool_size,
+        without_relevant=0,
+        k=k,
+        directions=directions,
+        relevance="pairing",
+    )
+
+
+def _paired(
+    query: NDArray[np.uint8], pool: NDArray[np.uint8], wanted: NDArray[np.intp], bits: int, k: int | None
+) -> DirectionReport:
+    counts = paired_counts(query, pool, wanted, bits)
+    precision: dict[Ties, float] = {"stable": float(paired_stable(query, pool, wanted, k=k).mean())}
+    precision |= {ties: counts.mean_average_precision(ties=ties, k=k) for ties in TIES if ties != "stable"}
+    return _report(counts, precision)
 
 
 def _rows(curve: Curve) -> list[dict[str, Any]]:

@@ -32,6 +32,8 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.uint8]: ...
 
+    def outputs(self, texts: Sequence[str]) -> NDArray[Any]: ...
+
 
 class WordEncoder:
     """The text network of a DCMH model folder in NumPy."""
@@ -79,10 +81,14 @@ class ModelWords:
         self.modality = modality
         self.bag: BagOfWords = model.views_[modality].bag  # type: ignore[union-attr]
 
+    def outputs(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Real-valued outputs (texts, bits)."""
+        rows = [self.model.outputs(**{self.modality: [text]}) for text in texts]
+        return np.concatenate(rows) if rows else np.empty((0, self.model.bits))
+
     def encode(self, texts: Sequence[str]) -> NDArray[np.uint8]:
         """Packed codes (texts, ceil(bits / 8))."""
-        rows = [self.model.encode(**{self.modality: [text]}) for text in texts]
-        return codes.pack(np.concatenate(rows)) if rows else np.empty((0, codes.bytes_of(self.model.bits)), np.uint8)
+        return codes.pack(codes.sign(self.outputs(texts)))
 
 
 def text_modality(record: Mapping[str, Any]) -> str | None:

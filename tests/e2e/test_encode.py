@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from commands import left_behind
+from commands import finish, left_behind, spawn, write_photos
 
 import dcmh
 from dcmh import codes
@@ -66,3 +66,37 @@ def test_no_text_no_codes_of_text(cli, photos, toy_model):
     answer = cli("encode", "photos", "--model", toy_model, "--modality", "text")
     assert answer.code == 1
     assert answer.last == "No item of photos has the modality 'text'. It has: image, text."
+
+
+@pytest.fixture
+def captions(tmp_path):
+    """Enough words for several shards, and hardly a picture."""
+    words = dcmh.load_dataset("toy").text.values
+    lines = [json.dumps({"id": f"{row}", "text": f"{words[row % len(words)]} {row}"}) for row in range(2500)]
+    lines[0] = lines[0].replace("{", '{"image": "000.png", ', 1)
+    write_photos(tmp_path / "captions", 1)
+    (tmp_path / "captions" / "captions.csv").unlink()
+    (tmp_path / "captions" / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path / "captions"
+
+
+def whole(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_workers_and_torchrun_write_the_same_as_one_process(captions, toy_model, tmp_path):
+    command = ("encode", "captions", "--model", toy_model, "--modality", "text", "--out")
+    one = finish(spawn(*command, "one", cwd=tmp_path))
+    assert (one.code, one.out) == (0, "2,500 codes of 16 bits in one\n")
+    assert finish(spawn(*command, "three", "--workers", "3", cwd=tmp_path)).code == 0
+    run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "dcmh")
+    shared = finish(spawn(*command, "shared", cwd=tmp_path, program=run))
+    assert shared.code == 0, shared.err
+    assert shared.out == "2,500 codes of 16 bits in shared\n"
+    assert whole(tmp_path / "one") == whole(tmp_path / "three") == whole(tmp_path / "shared")
+    assert left_behind(tmp_path) == ["captions", "one", "shared", "three"]
+
+
+def test_no_workers_make_no_sense(cli, photos, toy_model):
+    answer = cli("encode", "photos", "--model", toy_model, "--modality", "image", "--workers", "0")
+    assert (answer.code, answer.last) == (1, "--workers must be at least 1, not 0.")

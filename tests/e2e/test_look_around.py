@@ -97,7 +97,7 @@ def test_info_explains_a_model(cli, toy_model):
     assert page["measured"].startswith("queries 40, database 160, chance 0.17")
     record = json.loads(cli("info", toy_model, "--json").out)
     assert record["trained_on"]["source"] == "toy"
-    assert set(record["measured"]["map"]) == {"image_to_text", "text_to_image"}
+    assert set(record["measured"]["map"]) == {"image_to_text", "text_to_image", "image_to_joint", "text_to_joint"}
 
 
 def test_a_bug_shows_its_traceback_and_asks_for_a_report(cli, monkeypatch):

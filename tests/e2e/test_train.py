@@ -15,10 +15,11 @@ from dcmh.cli.workspace import Workspace
 def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):
     answer = cli("train", "toy", *QUICK)
     assert answer.code == 0
-    header, image_to_text, text_to_image = answer.out.splitlines()
+    header, image_to_text, text_to_image, *joint = answer.out.splitlines()
     assert header.split() == ["direction", "MAP", "stable", "MAP", "expected", "P@10", "chance"]
     assert image_to_text.startswith("image → text")
     assert text_to_image.startswith("text → image")
+    assert [line.split("  ")[0] for line in joint] == ["image → joint", "text → joint"]
     assert (
         "Learning 16-bit codes with dcmh on cpu from 160 of 200 items of toy (image, text, 264 words, 8 labels); "
         "40 held out as queries, 160 in the database.\n"

@@ -23,6 +23,10 @@ COMMANDS = {
         "Learn codes from pictures with words, or from any data in two modalities.",
         "dcmh train photos/ --bits 64 --out photos.model",
     ),
+    "tune": (
+        "Choose gamma, eta, learning rate, length and dropout on a part of the training items, within a budget of time.",
+        "dcmh tune photos/ --budget 10m",
+    ),
     "evaluate": (
         "Measure a model on its held-out queries: MAP, precision, hash lookup, beside chance.",
         "dcmh evaluate photos.model --json",
@@ -32,6 +36,7 @@ COMMANDS = {
         "dcmh index photos/ --model photos.model",
     ),
     "search": ("Find by words or by a picture.", 'dcmh search photos.dcmh "dog beach"'),
+    "serve": ("A page and an API over an index.", "dcmh serve photos.dcmh"),
     "encode": (
         "Write the codes of one modality for other programs.",
         "dcmh encode photos/ --model photos.model --modality image",
@@ -45,8 +50,8 @@ COMMANDS = {
         "dcmh report results/openmoji --against paper",
     ),
     "data": (
-        "List the built-in data sets, or say what is in one, or in a folder or file.",
-        "dcmh data photos/ --check",
+        "List the data sets, say what is in one or in a folder or file, or fetch (get NAME) or verify (check NAME) one.",
+        "dcmh data get mirflickr25k",
     ),
     "methods": ("List the hashing methods, or describe one.", "dcmh methods dcmh"),
     "info": (

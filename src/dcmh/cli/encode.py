@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json as json_lines
 import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.cli import console
+from dcmh.cli import console, team
 from dcmh.cli.index import load
 from dcmh.cli.options import Switch
 from dcmh.cli.source import as_table, say_skipped
@@ -31,6 +32,7 @@ def encode(
     modality: str,
     out: Path | None = None,
     text: str | None = None,
+    workers: int = 1,
     strict: Switch = False,
     device: str = "auto",
     json: Switch = False,
@@ -39,6 +41,9 @@ def encode(
 
     codes.npy holds packed codes, uint8 (items, bytes): bit 0 of a code is the lowest bit of byte 0. Line i of ids.txt
     names row i.
+
+    May be stopped or killed at any time: run the same command again, and it goes on. Several machines that share the
+    folders of data, model and codes work together: torchrun ... -m dcmh encode ...
 
     Parameters
     ----------
@@ -52,6 +57,8 @@ def encode(
         The folder for the codes. Default: NAME.MODALITY.codes here.
     text
         Table with the words, as for dcmh train.
+    workers
+        Processes on this machine that share the work.
     strict
         Exit code 3 if anything was skipped.
     device
@@ -61,19 +68,25 @@ def encode(
     """
     from dcmh.search.encoders import Encoders
 
-    encoders = Encoders(model, device=device)
+    if workers < 1:
+        raise ParameterError(f"--workers must be at least 1, not {workers}.")
+    encoders = Encoders(model, device=team.device_of(device))
     if modality not in encoders.modalities:
         raise ParameterError(f"{model} knows no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
-    items = load(data, text)
+    items = load(data, text, model)
     encoders.check(items)
     if modality not in items.modalities or not items.observed(modality).any():
         raise DataError(f"No item of {data} has the modality {modality!r}. It has: {', '.join(items.modalities)}.")
     out = out or Path(f"{items.name or 'data'}.{modality}.codes")
     if out.exists() and not (out / HEADER).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(f"{out} exists and holds no dcmh codes, so it is not overwritten. Choose another --out.")
-    rows, packed, failed = _encoded(encoders, items, modality)
+    found = _encoded(encoders, items, modality, out, workers)
+    if found is None:  # the first process writes
+        return 0
+    rows, packed, failed = found
     skipped = [*items.skipped, *failed]
     record = _write(out, items, rows, packed, encoders, modality, skipped)
+    shutil.rmtree(out.with_name(f".{out.name}.shards"), ignore_errors=True)
     say_skipped(skipped, f", listed in {out / 'skipped.tsv'}")
     if json:
         console.result_json({"codes": str(out), **record, "skipped": len(skipped)})
@@ -83,15 +96,30 @@ def encode(
     return 3 if strict and skipped else 0
 
 
-def _encoded(encoders: Encoders, items: Dataset, modality: str) -> tuple[list[int], Any, list[tuple[str, str]]]:
-    """Rows, their packed codes, and what failed."""
+def _encoded(
+    encoders: Encoders, items: Dataset, modality: str, out: Path, workers: int
+) -> tuple[list[int], Any, list[tuple[str, str]]] | None:
+    """Rows, their packed codes, and what failed; None in a process that only helps."""
     import numpy as np
 
     from dcmh import codes
-    from dcmh.search.columns import encode_column
+    from dcmh.search.shards import Shards
 
-    with console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
-        found, failed = encode_column(encoders, items[modality], modality, progress=bar.update)
+    shards = Shards(out.with_name(f".{out.name}.shards"), encoders, items[modality], modality)
+    rank, size = team.place()
+    if console.follows():
+        shards.help(rank * len(shards.parts) // size, lambda: team.is_fresh(out / HEADER))
+        return None
+    shards.open()
+    done = shards.count()
+    if done:
+        console.say(f"{done:,} of {len(shards.rows):,} are encoded already.")
+    try:
+        with team.helpers(workers), console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
+            shards.work(progress=bar.update)
+            found, failed = shards.finish(bar.update)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Stopped. What was encoded is kept. Go on: {console.command()}") from None
     rows = sorted(found)
     joined = b"".join(found[row] for row in rows)
     packed = np.frombuffer(joined, np.uint8).reshape(len(rows), codes.bytes_of(encoders.bits))

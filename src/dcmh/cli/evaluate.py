@@ -16,6 +16,7 @@ from dcmh.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
+    from dcmh.evaluation import Relevance
     from dcmh.methods.base import Hasher
 
 
@@ -68,7 +69,8 @@ def evaluate(
         f"Measuring {model} ({hasher.name}, {hasher.bits} bits) on {len(split.query):,} queries of "
         f"{whole.name or 'the data'}, {len(split.database):,} in the database, on {where}."
     )
-    report = dataclasses.replace(dcmh.evaluate(hasher, split, k=k), train=trained)
+    by: Relevance = "pairing" if split.query.labels is None else "labels"
+    report = dataclasses.replace(dcmh.evaluate(hasher, split, k=k, joint=True, relevance=by), train=trained)
     if json:
         console.result_json(report.to_json())
     else:
@@ -87,7 +89,13 @@ def _source(model: Path, data: str | None, text: str | None) -> Source:
     same = Source(data).record()["data"] == recorded.get("data")
     if same and text is None:
         return Source.from_record(recorded)
-    return Source(data, text, min_tag_count=recorded.get("min_tag_count") if same else None)
+    return Source(
+        data,
+        text,
+        min_tag_count=recorded.get("min_tag_count") if same else None,
+        modalities=recorded.get("modalities"),
+        similarity=recorded.get("similarity"),
+    )
 
 
 def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:

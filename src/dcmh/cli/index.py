@@ -7,18 +7,21 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
+from dcmh.engines.address import Address, is_address, parse
 from dcmh.errors import ModelError, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset
     from dcmh.search import SearchIndex
+
+Place = Path | Address
 
 
 def index(
@@ -26,8 +29,9 @@ def index(
     /,
     *,
     model: Path | None = None,
-    out: Path | None = None,
+    out: str | None = None,
     text: str | None = None,
+    codes: Literal["each", "joint"] | None = None,
     prune: Annotated[bool, Parameter(negative="--keep-gone")] = True,
     rebuild: Switch = False,
     strict: Switch = False,
@@ -45,9 +49,13 @@ def index(
     model
         The folder that dcmh train wrote; the index keeps a copy. Default: the one that the index has.
     out
-        The index folder. Default: NAME.dcmh here, after the data's name.
+        The index folder, or a collection on a server: postgresql://user@host/database?collection=photos or
+        milvus://host/photos. Default: NAME.dcmh here, after the data's name.
     text
         Table with the words, as for dcmh train.
+    codes
+        each: a code for each modality that an item has; joint: one code an item, from all that it has. Default: as the
+        index is; each for a new one.
     prune
         Remove items that are no longer in the data, or keep them.
     rebuild
@@ -63,48 +71,62 @@ def index(
         _resolve(device)  # what is not there should be said before the work
     where = _target(data, out)
     model = _model(where, model, rebuild=rebuild)
-    items = load(data, text)
-    out = where or Path(f"{items.name or 'data'}.dcmh")
-    model = model or _model(out, None, rebuild=rebuild) or _needed(out)
+    items = load(data, text, model)
+    place = where or Path(f"{items.name or 'data'}.dcmh")
+    model = model or _model(place, None, rebuild=rebuild) or _needed(place)
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     began = time.monotonic()
-    found = _build(items, model, out, device, rebuild=rebuild, keep=not prune)
+    choices = {"rebuild": rebuild, "keep_gone": not prune, "codes": codes, "device": device}
+    found = _build(items, model, place, choices)
     changes = found.changes
     assert changes is not None
-    say_skipped(changes.skipped, f", listed in {out / 'skipped.tsv'}")
+    say_skipped(changes.skipped, f", listed in {place / 'skipped.tsv'}" if isinstance(place, Path) else "")
     if json:
-        console.result_json(_record(found, out, time.monotonic() - began))
+        console.result_json(_record(found, place, time.monotonic() - began))
     else:
         kept = " The gone items are kept." if changes.gone and not prune else ""
         console.result(f"{changes}{kept}")
-    console.say(_summary(found, out))
+    console.say(_summary(found, place))
     found.close()
     return 3 if strict and changes.skipped else 0
 
 
-def load(data: str, text: str | None) -> Dataset:
-    """All items, also those without text; sources that know no partial items give what they have."""
+def load(data: str, text: str | None, model: Path | None = None) -> Dataset:
+    """All items, also partial ones, in the model's modalities; sources that know no such choice give what they have."""
     try:
-        return Source(data, text, keep_partial=True).load()
+        return Source(data, text, keep_partial=True, modalities=None if model is None else _asked(model)).load()
     except ParameterError as error:
-        if "keep_partial" not in str(error):
+        if "keep_partial" not in str(error) and "modalities" not in str(error):
             raise
         return Source(data, text).load()
 
 
-def _target(data: str, out: Path | None) -> Path | None:
-    """The index folder, as far as it is known before the data is loaded."""
-    if out is not None:
-        return out
-    from dcmh.data import available
+def _asked(model: Path) -> str | None:
+    """The columns of a table that a model looks at, each where it is there; None for image and text."""
+    from dcmh.methods import folder
 
-    name = data if data in available() else Path(data).expanduser().resolve().name
+    kinds = {name: view["kind"] for name, view in folder.read_record(model)["modalities"].items()}
+    if kinds == {"image": "image", "text": "text"}:
+        return None
+    return ",".join(f"{name}:{kind}?" for name, kind in kinds.items())
+
+
+def _target(data: str, out: str | None) -> Place | None:
+    """The index folder or address, as far as it is known before the data is loaded."""
+    if out is not None:
+        return parse(out) if is_address(out) else Path(out)
+    from dcmh.data import named
+
+    known = named(data)
+    name = Path(data).expanduser().resolve().name if known is None else known[0]
     return Path(f"{name}.dcmh") if Path(f"{name}.dcmh").exists() else None
 
 
-def _model(out: Path | None, model: Path | None, *, rebuild: bool) -> Path | None:
+def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | None:
     """The model's folder, checked against the index before anything is loaded."""
+    if isinstance(out, Address):
+        return _model_at(out, model, rebuild=rebuild)
     from dcmh.methods import folder
     from dcmh.search import place
 
@@ -119,13 +141,23 @@ def _model(out: Path | None, model: Path | None, *, rebuild: bool) -> Path | Non
     return model
 
 
-def _needed(out: Path) -> Path:
+def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None:
+    from dcmh.search import remote
+
+    if model is None:
+        return remote.model_at(out)
+    if not rebuild:
+        remote.check_model_at(out, model)
+    return model
+
+
+def _needed(out: Place) -> Path:
     raise ModelError(
         f"There is no index {out} yet, so a model is needed: --model MODEL, a folder that dcmh train wrote."
     )
 
 
-def _build(items: Dataset, model: Path, out: Path, device: str, *, rebuild: bool, keep: bool) -> SearchIndex:
+def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> SearchIndex:
     from dcmh.methods import folder
     from dcmh.search import SearchIndex
 
@@ -136,8 +168,8 @@ def _build(items: Dataset, model: Path, out: Path, device: str, *, rebuild: bool
     )
     try:
         with console.progress("encoding", "images" if "image" in record["modalities"] else "items") as bar:
-            told = _told(device, bar.update)
-            return SearchIndex.build(model, items, out, rebuild=rebuild, keep_gone=keep, device=device, progress=told)
+            told = _told(choices["device"], bar.update)
+            return SearchIndex.build(model, items, out, progress=told, **choices)
     except KeyboardInterrupt:
         again = shlex.join(word for word in shlex.split(console.command()) if word != "--rebuild")
         raise KeyboardInterrupt(f"Stopped. What was encoded is kept in {out}. Go on: {again}") from None
@@ -163,7 +195,7 @@ def _resolve(device: str) -> str:
     return str(devices.resolve(device))
 
 
-def _record(found: SearchIndex, out: Path, seconds: float) -> dict[str, Any]:
+def _record(found: SearchIndex, out: Place, seconds: float) -> dict[str, Any]:
     changes = found.changes
     assert changes is not None
     counts = {name: getattr(changes, name) for name in ("new", "changed", "moved", "gone", "unchanged")}
@@ -175,11 +207,12 @@ def _record(found: SearchIndex, out: Path, seconds: float) -> dict[str, Any]:
         "codes": found.modalities,
         "bits": found.bits,
         "model": found.fingerprint,
+        **({"recall": found.recall} if found.recall else {}),
         "seconds": round(seconds, 2),
     }
 
 
-def _summary(found: SearchIndex, out: Path) -> str:
+def _summary(found: SearchIndex, out: Place) -> str:
     size = sum(found.modalities.values()) * -(-found.bits // 8)
     codes = ", ".join(f"{count:,} by {name}" for name, count in found.modalities.items())
     words = found.encoders.words
@@ -188,6 +221,9 @@ def _summary(found: SearchIndex, out: Path) -> str:
         asked = " ".join(words.bag.words_[:2])
         known = f" It knows {len(words.bag):,} words; others in a query are ignored."
     told = f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
+    if found.recall:
+        shares = ", ".join(f"{share:.3f} by {name}" for name, share in found.recall.items())
+        known += f" Searches are approximate: on items of the collection they found {shares} of the 10 nearest."
     return (
         f"Wrote {out}: {len(found):,} items ({codes or 'no codes'}), {told} of codes.{known} "
         f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(asked)}"

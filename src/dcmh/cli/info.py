@@ -9,6 +9,7 @@ from typing import Any
 from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.workspace import STATE
+from dcmh.engines.address import is_address, parse
 from dcmh.errors import DataError
 
 
@@ -18,12 +19,14 @@ def info(path: str, /, *, json: Switch = False) -> None:
     Parameters
     ----------
     path
-        A folder or file that dcmh wrote, or data that it reads.
+        A folder or file that dcmh wrote, the address of a collection, or data that it reads.
     json
         Print the result as JSON.
     """
-    place = Path(path).expanduser()
-    kind, record = _look(place, path)
+    if is_address(path):
+        path, kind, record = str(parse(path)), "search index", _collection(path)
+    else:
+        kind, record = _look(Path(path).expanduser(), path)
     if json:
         console.result_json({"path": path, "kind": kind, **record})
         return
@@ -127,6 +130,30 @@ def _search_index(place: Path) -> dict[str, Any]:
     }
     catalogue.close()
     return found
+
+
+def _collection(address: str) -> dict[str, Any]:
+    from contextlib import closing
+
+    from dcmh import remote
+
+    with closing(remote.connect(parse(address))) as catalogue:
+        about = catalogue.open()
+        sizes = json_lines.loads(about.get("sizes", "{}"))
+        ready = sizes.get("generation") == int(about["generation"])
+        return {
+            "items": len(catalogue),
+            "codes": sizes.get("codes", {}),
+            "bits": int(about["bits"]),
+            "method": about["method"],
+            "model": about["fingerprint"],
+            "data": about.get("root"),
+            "state": "ready" if ready else "unfinished: run dcmh index again",
+            "recall": {key.removeprefix("recall "): float(value) for key, value in about.items() if "recall " in key},
+            "skipped": len(catalogue.skipped()),
+            "format": int(about["format"]),
+            "versions": {"dcmh": about["version"]},
+        }
 
 
 def _codes(place: Path) -> dict[str, Any]:

@@ -22,13 +22,15 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  
 
 
 def search(
-    index: Path,
+    index: str,
     query: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *more: str,
     k: Annotated[int | None, Parameter(alias="-k")] = None,
     radius: int | None = None,
     in_: Annotated[str | None, Parameter(name="--in")] = None,
+    as_: Annotated[str | None, Parameter(name="--as")] = None,
+    model: Path | None = None,
     paths: Switch = False,
     json: Switch = False,
 ) -> int:
@@ -37,10 +39,10 @@ def search(
     Parameters
     ----------
     index
-        The folder that dcmh index wrote.
+        The folder that dcmh index wrote, or the address of a collection, as for dcmh index --out.
     query
-        Words, or the file of a picture; text:WORDS and image:FILE remove doubt. - reads one query a line from stdin,
-        and answers with one line of JSON each.
+        Words, or the file of a picture, or a .npy file with a vector; text:WORDS and image:FILE remove doubt. - reads
+        one query a line from stdin, and answers with one line of JSON each.
     more
         More words.
     k
@@ -50,6 +52,10 @@ def search(
     in_
         Which codes are searched: image or text. Default: words look at pictures, and at the words of items without
         one; a picture looks at both.
+    as_
+        Which modality the query is, such as title or tags. Default: text or image, or else the first of its kind.
+    model
+        The model of a collection on a server, which this machine has not seen before. A folder has its own.
     paths
         Print only the paths of the hits, one a line.
     json
@@ -57,10 +63,11 @@ def search(
     """
     from dcmh.search import SearchIndex
 
-    with SearchIndex.open(index) as found:
+    with SearchIndex.open(index, model=model) as found:
         if query == "-" and not more:
-            return _answer_lines(found, k, radius, in_)
-        hits = found.search(**_meant(" ".join([query, *more])), k=k, radius=radius, in_=in_)
+            return _answer_lines(found, k, radius, in_, as_)
+        meant = _meant(" ".join([query, *more]), _kind(found, as_))
+        hits = found.search(**meant, k=k, radius=radius, in_=in_, as_=as_)
         if json:
             console.result_json(hits.to_json())
         else:
@@ -68,11 +75,26 @@ def search(
     return 0
 
 
-def _meant(query: str) -> dict[str, Any]:
-    """What a query is: text or image."""
+def _kind(index: SearchIndex, modality: str | None) -> str | None:
+    """What a query in a modality is: text, image or vector."""
+    if modality is None:
+        return None
+    if modality not in index.encoders.modalities:
+        raise ParameterError(
+            f"--as {modality}: the model has no such modality. It has: {', '.join(index.encoders.modalities)}."
+        )
+    return index.encoders.kind(modality)
+
+
+def _meant(query: str, kind: str | None = None) -> dict[str, Any]:
+    """What a query is: text, image or vector."""
     for prefix in ("text", "image"):
         if query.startswith(f"{prefix}:"):
             return {prefix: query.removeprefix(f"{prefix}:")}
+    if kind is not None:
+        return {kind: query}
+    if os.path.isfile(query) and query.lower().endswith(".npy"):
+        return {"vector": query}
     if os.path.isfile(query):
         return {"image": query}
     if query.lower().endswith(SUFFIXES):
@@ -80,16 +102,17 @@ def _meant(query: str) -> dict[str, Any]:
     return {"text": query}
 
 
-def _answer_lines(index: SearchIndex, k: int | None, radius: int | None, in_: str | None) -> int:
+def _answer_lines(index: SearchIndex, k: int | None, radius: int | None, in_: str | None, as_: str | None) -> int:
     """A line of JSON for each line of stdin; a query that fails says so in its line. Fails if all of them do."""
     asked = failed = 0
+    kind = _kind(index, as_)
     for line in sys.stdin:
         said = line.strip()
         asked += 1
         try:
             if not said:
                 raise QueryError("The query is empty. Write words, or the path of a picture.")
-            record = index.search(**_meant(said), k=k, radius=radius, in_=in_).to_json()
+            record = index.search(**_meant(said, kind), k=k, radius=radius, in_=in_, as_=as_).to_json()
         except ParameterError:
             raise
         except DCMHError as error:
@@ -131,7 +154,15 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
     console.result(console.table(header, rows))
     if measured:
         console.say("precision: share of relevant items at this distance among the model's held-out queries")
-    console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms")
+    console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms{_how_well(index)}")
+
+
+def _how_well(index: SearchIndex) -> str:
+    """What an approximate search misses, as it was measured on the collection."""
+    if not index.recall:
+        return ""
+    shares = ", ".join(f"{share:.3f} by {name}" for name, share in index.recall.items())
+    return f", approximately: found {shares} of the 10 nearest when it was measured on the collection"
 
 
 def _words(hits: Hits) -> str:
@@ -145,7 +176,7 @@ def _words(hits: Hits) -> str:
 
 def _why_empty(index: SearchIndex, hits: Hits) -> str:
     if hits.nearest is None:
-        return f"{index.folder} has nothing to find: it holds {len(index):,} items."
+        return f"{index.place} has nothing to find: it holds {len(index):,} items."
     near = hits.nearest
     return (
         f"Nothing within radius {hits.radius}. Nearest is at {near.distance} ({near.name}). "

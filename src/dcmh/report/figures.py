@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from dcmh.errors import DataError, MissingExtra
+from dcmh.evaluation import short
 from dcmh.files import whole_file, write_text
 from dcmh.metrics import Ties
 from dcmh.report.results import Group, Run, mean_and_spread
-from dcmh.report.tables import short
 
 FIGURES = ("pr", "gamma", "eta")
 SETTINGS = {"gamma": "γ", "eta": "η"}
@@ -131,10 +131,12 @@ def _precision_recall(group: Group, features: str, name: str) -> Figure:
     panels = []
     for bits in lengths:
         across = []
-        for direction in _directions(group.runs):
+        directions = _directions(group.runs)
+        for direction in directions:
             curves = []
             for line in methods:
-                found = [run.report[direction].lookup for run in line.at(bits) if run.report is not None]
+                reports = [run.report for run in line.at(bits) if run.report is not None]
+                found = [report[direction].lookup for report in reports if direction in report.directions]
                 if not found:
                     continue
                 precision = [_mean([f.precision[r] for f in found]) for r in range(bits + 1)]
@@ -143,7 +145,7 @@ def _precision_recall(group: Group, features: str, name: str) -> Figure:
                 rows += [
                     (direction, bits, line.title, r, _said(precision[r]), _said(recall[r])) for r in range(bits + 1)
                 ]
-            across.append(Panel(f"{short(direction)}, {bits} bits", tuple(curves)))
+            across.append(Panel(f"{short(direction, directions)}, {bits} bits", tuple(curves)))
         panels.append(tuple(across))
     caption = f"Precision-recall curves, {group.data}, {features} features"
     return Figure(name, caption, "recall", "precision", False, tuple(panels), tuple(rows))
@@ -170,13 +172,15 @@ def _sensitivity(group: Group, setting: str, ties: Ties, tail: str) -> list[Figu
 def _over(runs: list[Run], setting: str, ties: Ties, name: str, about: str) -> Figure:
     rows: list[tuple[Any, ...]] = [("direction", "bits", setting, "map", "sd", "seeds")]
     panels = []
-    for direction in _directions(runs):
+    directions = _directions(runs)
+    for direction in directions:
         curves = []
         for bits in sorted({run.bits for run in runs}):
             points = []
             for value in sorted({float(run.parameters[setting]) for run in runs}):
                 here = [run for run in runs if run.bits == bits and float(run.parameters[setting]) == value]
-                found = [run.report[direction].map[ties] for run in here if run.report is not None]
+                reports = [run.report for run in here if run.report is not None]
+                found = [report[direction].map[ties] for report in reports if direction in report.directions]
                 mean, spread = mean_and_spread(found)
                 if mean is not None:
                     points.append((value, mean, spread))
@@ -190,10 +194,22 @@ def _over(runs: list[Run], setting: str, ties: Ties, name: str, about: str) -> F
                     spreads if any(spreads) else None,
                 )
             )
-        panels.append(Panel(short(direction), tuple(curves)))
+        panels.append(Panel(short(direction, directions), tuple(curves)))
     return Figure(
         name, f"MAP over {setting}, {about}", SETTINGS[setting], f"MAP ({ties})", True, (tuple(panels),), tuple(rows)
     )
+
+
+def over_setting(setting: str, points: Sequence[tuple[float, dict[str, float]]], title: str, y: str) -> Figure:
+    """MAP over one setting, a panel for each direction, from (value, MAP by direction) in rising order."""
+    directions = list(points[0][1])
+    rows: list[tuple[Any, ...]] = [("direction", setting, "map")]
+    panels = []
+    for direction in directions:
+        x, maps = tuple(value for value, _ in points), tuple(found[direction] for _, found in points)
+        panels.append(Panel(short(direction, directions), (Curve(title, x, maps),)))
+        rows += [(direction, value, _said(found)) for value, found in zip(x, maps, strict=True)]
+    return Figure(setting, f"MAP over {setting}", SETTINGS[setting], y, True, (tuple(panels),), tuple(rows))
 
 
 def _directions(runs: Sequence[Run]) -> list[str]:

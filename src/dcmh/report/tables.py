@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from dcmh.evaluation import DirectionReport
+from dcmh.evaluation import DirectionReport, short
 from dcmh.metrics import Ties
 from dcmh.report import printed
 from dcmh.report.printed import Printed
@@ -71,11 +71,6 @@ def tables(groups: Sequence[Group], *, ties: Ties | None = None, against_paper: 
     return made
 
 
-def short(direction: str) -> str:
-    """image_to_text as I→T."""
-    return "→".join(part[:1].upper() for part in direction.split("_to_"))
-
-
 def _map_table(group: Group, features: str, ties: Ties, name: str, against_paper: bool) -> Table:
     lines = group.lines(features)
     directions, lengths = _directions(lines), sorted({run.bits for line in lines for run in line.runs})
@@ -101,7 +96,9 @@ def _map_table(group: Group, features: str, ties: Ties, name: str, against_paper
         name=name,
         caption=f"Hamming ranking, {_map_name(lines)} · {_about(group, features, lines)} · ties: {ties} · {_seeds(lines)}",
         names=("method",),
-        columns=tuple(Column(f"{direction}_{bits}", f"{short(direction)} {bits} bits") for direction, bits in columns),
+        columns=tuple(
+            Column(f"{direction}_{bits}", f"{short(direction, directions)} {bits} bits") for direction, bits in columns
+        ),
         rows=tuple(rows),
         footnotes=footnotes.sentences,
         notes=(*_other_ties(lines, ties), *_notes(group, features, lines, paper, against_paper)),
@@ -112,7 +109,8 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
     lines = group.lines(features)
     lengths = sorted({run.bits for line in lines for run in line.runs})
     bits = LOOKUP_BITS if LOOKUP_BITS in lengths else lengths[0]
-    columns = list(product(_directions(lines), [radius for radius in RADII if radius <= bits]))
+    directions = _directions(lines)
+    columns = list(product(directions, [radius for radius in RADII if radius <= bits]))
     footnotes = _Footnotes()
     paper = printed.find(group.data, features, "lookup") if against_paper and bits == LOOKUP_BITS else None
     rows: list[Row] = []
@@ -139,7 +137,8 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
         caption=f"Hash lookup, pooled over queries · {bits} bits · {_about(group, features, lines)} · {_seeds(lines, bits)}",
         names=("method", "measure"),
         columns=tuple(
-            Column(f"{direction}_r{radius}", f"{short(direction)} r={radius}") for direction, radius in columns
+            Column(f"{direction}_r{radius}", f"{short(direction, directions)} r={radius}")
+            for direction, radius in columns
         ),
         rows=tuple(rows),
         footnotes=footnotes.sentences,
@@ -163,7 +162,8 @@ def _cell(
     line: Line, bits: int, direction: str, value: Callable[[DirectionReport], float], footnotes: _Footnotes
 ) -> Cell:
     runs = line.at(bits)
-    values = [float(value(run.report[direction])) for run in runs if run.report is not None]
+    reports = [run.report for run in runs if run.report is not None and direction in run.report.directions]
+    values = [float(value(report[direction])) for report in reports]
     refused = next((run for run in runs if run.error is not None), None)
     mark = None if refused is None else footnotes.mark(f"{line.title}, {bits} bits: {refused.error}")
     return Cell(*mean_and_spread(values), mark=mark)

@@ -23,9 +23,9 @@ def encode_column(
     rows = np.flatnonzero(column.observed).tolist()
     if isinstance(column, Images):
         return _pictures(encoders.pictures(modality), column, rows, progress)
-    words = encoders.words
-    if isinstance(column, Texts) and words is not None:
-        found = dict(zip(rows, encode_texts(words, [column.values[row] for row in rows]), strict=True))
+    if isinstance(column, Texts):
+        texts = [column.values[row] for row in rows]
+        found = dict(zip(rows, encode_texts(encoders.words_of(modality), texts), strict=True))
         failed = {row: "no word that the model knows" for row, code in found.items() if code is None}
         return {row: code for row, code in found.items() if code is not None}, failed
     packed = encoders.vectors(modality, column.take(np.array(rows)))

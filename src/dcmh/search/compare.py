@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dcmh.catalogue import Catalogue, Item
+from dcmh.catalogue import Item
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
+from dcmh.remote.catalogue import AnyCatalogue
+from dcmh.search.place import UPLOADED
+
+HASH = 16  # bytes of a picture's hash, with which a content begins
 
 
 @dataclass
@@ -66,7 +71,7 @@ class Comparison:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: AnyCatalogue,
         data: Dataset,
         sources: list[str],
         text: str | None,
@@ -78,6 +83,7 @@ class Comparison:
         self.data = data
         self.sources = sources
         self.text = text
+        self.others = [name for name in sources if not isinstance(data[name], Images)]
         self.root = root
         self._base = None if root is None else os.path.join(os.path.abspath(root), "")
         self.partial = partial
@@ -94,6 +100,8 @@ class Comparison:
         found = 0
         for before in self._known():
             item = described.get(before.name)
+            if item is None and before.name.startswith(UPLOADED):
+                continue  # never was in the data
             if item is None:
                 self.gone.setdefault(before.content or b"", []).append(before)
                 continue
@@ -103,6 +111,10 @@ class Comparison:
                 before.path,
                 before.size,
                 before.mtime_ns,
+            )
+            # The file tells of the picture only: what else the content is made of is looked at.
+            same_file = same_file and (
+                not self.others or (before.content or b"")[HASH:] == self.rest(row_of[before.name])
             )
             if same_file and (item.text, item.labels) == (before.text, before.labels):
                 self.changes.unchanged += 1
@@ -151,6 +163,24 @@ class Comparison:
             mtime,
         )
 
+    def rest(self, row: int) -> bytes:
+        """A hash of what an item's content holds besides pictures: vectors, and texts that are not the main one."""
+        if not self.others:
+            return b""
+        digest = hashlib.blake2b(digest_size=HASH)
+        for name in self.others:
+            column = self.data[name]
+            value = column.values[row] if column.observed[row] else None
+            said = (
+                b""
+                if value is None
+                else str(value).encode()
+                if isinstance(column, Texts)
+                else np.asarray(value).tobytes()
+            )
+            digest.update(f"{name} {value is not None} {len(said)} ".encode() + said)
+        return digest.digest()
+
     def _path(self, name: str, row: int) -> str | None:
         """The whole path of a picture; strings, as pathlib would take most of the time at 12,000 photos."""
         column = self.data[name]
@@ -176,7 +206,7 @@ class Comparison:
         """Data that has nothing in common with an index of other data is a mistake, not news that all is gone."""
         if self.found or not self.gone:
             return
-        was, folder = self.catalogue.about("root"), self.catalogue.path.parent
+        was, folder = self.catalogue.about("root"), self.catalogue.place
         if was is None or self.root is None or was == os.path.abspath(self.root):
             return
         count = sum(len(items) for items in self.gone.values())

@@ -36,7 +36,7 @@ class Encoders:
         self.text = text_modality(self.record)
         self._device = device
         self._model = None if model is None else self._placed(model)
-        self._words: TextEncoder | None = None
+        self._words: dict[str, TextEncoder] = {}
         self._pictures: dict[str, PictureEncoder] = {}
 
     @property
@@ -72,9 +72,13 @@ class Encoders:
     @property
     def words(self) -> TextEncoder | None:
         """The encoder of words; None where no modality of the model takes words."""
-        if self._words is None and self.text is not None:
-            self._words = open_words(self.folder, self.record, self.text)
-        return self._words
+        return None if self.text is None else self.words_of(self.text)
+
+    def words_of(self, modality: str) -> TextEncoder:
+        """The encoder of one text modality."""
+        if modality not in self._words:
+            self._words[modality] = open_words(self.folder, self.record, modality)
+        return self._words[modality]
 
     def pictures(self, modality: str) -> PictureEncoder:
         if modality not in self._pictures:
@@ -151,6 +155,13 @@ class PictureEncoder:
 
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
         """For each picture its packed code, or why it cannot be read."""
+        found = self.outputs(prepared)
+        good = [one for one in found if not isinstance(one, ImageError)]
+        packed = iter(codes.pack(codes.sign(np.stack(good))) if good else ())
+        return [one if isinstance(one, ImageError) else next(packed).tobytes() for one in found]
+
+    def outputs(self, prepared: Prepared) -> list[NDArray[Any] | ImageError]:
+        """For each picture its real-valued outputs (bits,), or why it cannot be read."""
         failed: dict[int, ImageError] = {}
         pixels: dict[int, NDArray[np.uint8]] = {}
         for place, future in prepared.decoding.items():
@@ -159,11 +170,8 @@ class PictureEncoder:
             except ImageError as error:
                 failed[place] = error
         good = [place for place in range(len(prepared.contents)) if place not in failed]
-        outputs = self._outputs(prepared, pixels, good)
-        packed = dict(zip(good, codes.pack(codes.sign(outputs)), strict=True)) if good else {}
-        return [
-            failed[place] if place in failed else packed[place].tobytes() for place in range(len(prepared.contents))
-        ]
+        found = dict(zip(good, self._outputs(prepared, pixels, good), strict=True))
+        return [failed[place] if place in failed else found[place] for place in range(len(prepared.contents))]
 
     def one(self, source: Any) -> Packed:
         """The packed code (1, bytes) of one picture, which leaves no trace in the cache."""
@@ -201,6 +209,17 @@ class PictureEncoder:
 
 def encode_texts(words: TextEncoder, texts: Iterable[str | None]) -> list[bytes | None]:
     """The packed code of each text; None where there is no text, or none of its words is known."""
-    said = [text if text is not None and words.bag.used_and_ignored(text)[0] else None for text in texts]
+    said = _known(words, texts)
     packed = iter(words.encode([text for text in said if text is not None]))
     return [None if text is None else next(packed).tobytes() for text in said]
+
+
+def text_outputs(words: TextEncoder, texts: Iterable[str | None]) -> list[NDArray[Any] | None]:
+    """The real-valued outputs (bits,) of each text; None as in `encode_texts`."""
+    said = _known(words, texts)
+    outputs = iter(words.outputs([text for text in said if text is not None]))
+    return [None if text is None else next(outputs) for text in said]
+
+
+def _known(words: TextEncoder, texts: Iterable[str | None]) -> list[str | None]:
+    return [text if text is not None and words.bag.used_and_ignored(text)[0] else None for text in texts]

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import ModelError, ParameterError
-from dcmh.index import HammingIndex
+from dcmh.index import HammingIndex, Index
+from dcmh.index.remote import ALONE
 from dcmh.methods import folder as model_folder
 
-Codes = Mapping[str, HammingIndex]
-Part = tuple[str, NDArray[np.int64] | None]  # a modality, and the ids that may be found in it (None: all)
+Codes = Mapping[str, Index]
+Part = tuple[str, NDArray[np.int64] | str | None]  # a modality, and the ids that may be found in it (None: all)
 Found = dict[int, tuple[int, str]]  # id to distance and modality
 Measured = dict[tuple[str, str], dict[int, float]]  # (asked, found) to precision by distance
 
@@ -46,11 +47,18 @@ def parts(codes: Codes, asked: str, text: str | None, in_: str | None, items: in
     if not others:
         return [(asked, None)] if asked in codes else []
     if asked in codes and max(len(codes[name]) for name in others) < items:
-        seen = np.unique(np.concatenate([codes[name].ids for name in others]))
-        only = np.setdiff1d(codes[asked].ids, seen, assume_unique=True)
+        only = _alone(codes, asked, others)
         if len(only):
             chosen.append((asked, only))
     return chosen
+
+
+def _alone(codes: Codes, asked: str, others: list[str]) -> NDArray[np.int64] | str:
+    """The items that have a code in no other modality: their ids, or the word for them that a server knows."""
+    if not isinstance(codes[asked], HammingIndex):
+        return ALONE
+    seen = np.unique(np.concatenate([codes[name].ids for name in others]))
+    return np.setdiff1d(codes[asked].ids, seen, assume_unique=True)
 
 
 def find(codes: Codes, chosen: list[Part], code: bytes, asked: str, k: int | None, radius: int | None) -> Found:

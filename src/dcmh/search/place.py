@@ -5,6 +5,7 @@ catalogue.sqlite     items and their codes: the truth
 codes/MODALITY/      a Hamming index for each modality, memory-mapped; made from the catalogue, and made anew when stale
 model/               a copy of the model
 skipped.tsv          what could not be indexed, and why
+uploads/             pictures that the service was given; their items are named upload:FILE
 lock                 held by the one process that writes
 """
 
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
 from dcmh.catalogue import Catalogue
-from dcmh.errors import BusyError, ModelError, ModelMismatch
+from dcmh.errors import BusyError, ModelError, ModelMismatch, ParameterError
 from dcmh.files import whole_folder, write_text
 from dcmh.methods import folder as model_folder
 
@@ -37,7 +38,8 @@ HEADER, CATALOGUE, CODES, MODEL, SKIPPED, LOCK = (
     "skipped.tsv",
     "lock",
 )
-_OURS = {HEADER, CATALOGUE, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, LOCK}
+UPLOADS, UPLOADED = "uploads", "upload:"  # the folder, and how the names of its items begin
+_OURS = {HEADER, CATALOGUE, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOADS, LOCK}
 
 
 def is_index(folder: Path) -> bool:
@@ -95,23 +97,37 @@ def writer(folder: Path) -> Iterator[None]:
         yield
 
 
-def begin(folder: Path, model: Hasher | Path, *, rebuild: bool = False, report: str | None = None) -> Catalogue:
+def begin(
+    folder: Path,
+    model: Hasher | Path,
+    *,
+    rebuild: bool = False,
+    report: str | None = None,
+    codes: str | None = None,
+) -> Catalogue:
     """The catalogue to write into; the index is begun where there is none, or anew with `rebuild`. Needs `writer`.
 
     Without index.json a folder is one whose beginning was interrupted; it is begun again.
     """
+    if codes not in (None, "each", "joint"):
+        raise ParameterError(f"codes must be 'each' or 'joint', not {codes!r}.")
     _sweep(folder)
     if is_index(folder) and not rebuild:
         header = read_header(folder)
         with _fingerprint(folder, model) as given:
             check_model(folder, header["fingerprint"], given)
-        return Catalogue(folder / CATALOGUE)
+        catalogue = Catalogue(folder / CATALOGUE)
+        has = catalogue.about("codes") or "each"
+        if codes not in (None, has):
+            catalogue.close()
+            raise ModelMismatch(f"{folder} was built with codes {has!r}, not {codes!r}. Rebuild it with --rebuild.")
+        return catalogue
     (folder / HEADER).unlink(missing_ok=True)
     shutil.rmtree(folder / CODES, ignore_errors=True)
     _keep_model(folder, model, report)
     record = model_folder.read_record(folder / MODEL)
     model_folder.read_weights(folder / MODEL)  # whole, and what its fingerprint says
-    about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"])}
+    about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"]), "codes": codes or "each"}
     catalogue = Catalogue.create(folder / CATALOGUE, about)
     write_header(
         folder, bits=record["bits"], fingerprint=record["fingerprint"], generation=-1, codes={}, items=0, root=None

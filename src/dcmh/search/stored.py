@@ -37,6 +37,10 @@ class StoredCodes(Mapping[str, HammingIndex]):
     def __len__(self) -> int:
         return len(self._indexes)
 
+    def now(self) -> dict[str, HammingIndex]:
+        """The indexes as they are: a later `read` in another thread does not change what this call gave."""
+        return self._indexes
+
     def read(self) -> None:
         """Take the state of the folder."""
         header = place.read_header(self.folder)

@@ -10,21 +10,24 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dcmh.catalogue import Catalogue, Item, Skipped
-from dcmh.data.columns import Images, Texts, Vectors
-from dcmh.data.dataset import Dataset
+from dcmh import codes
+from dcmh.catalogue import Item, Skipped
+from dcmh.data.columns import Images, Texts
+from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
 from dcmh.images import content_hash
-from dcmh.search.compare import Changes, Comparison, Content, Entry
-from dcmh.search.encoders import BATCH, Encoders, Prepared, encode_texts
+from dcmh.remote.catalogue import AnyCatalogue
+from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
+from dcmh.search.encoders import BATCH, Encoders, Prepared, encode_texts, text_outputs
 
 PICTURES = BATCH  # in a group
 ENTRIES = 1024  # in a group at most, whatever they need
@@ -43,7 +46,7 @@ class Update:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: AnyCatalogue,
         encoders: Encoders,
         data: Dataset,
         *,
@@ -59,9 +62,12 @@ class Update:
         self.partial = partial
         self.progress = progress
         self.modalities = encoders.check(data)
-        self.sources = [name for name in self.modalities if not isinstance(data[name], Texts)]
-        self.text = encoders.text if encoders.text in data.modalities else None
-        self.compared = Comparison(catalogue, data, self.sources, self.text, root, partial=partial)
+        self.joint = catalogue.about("codes") == JOINT
+        shown = encoders.text if encoders.text in data.modalities else None
+        self.text = None if self.joint else shown  # its code is made apart: a new text leaves the picture's code alone
+        self.sources = [name for name in self.modalities if name != self.text]  # what an item's content is made of
+        self.code_names = [JOINT] if self.joint else self.sources
+        self.compared = Comparison(catalogue, data, self.sources, shown, root, partial=partial)
         self.changes = self.compared.changes
         self._seen: dict[bytes, Content] = {}
         self._lapsed: set[str] = set()  # entries of the table `skipped` that no longer hold
@@ -131,33 +137,36 @@ class Update:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-hash") as pool:
             for start in range(0, len(entries), HASHED_AHEAD):
                 part = entries[start : start + HASHED_AHEAD]
-                for entry, content in zip(part, pool.map(self._hash, part), strict=True):
-                    self._settle(entry, content)
+                contents = list(pool.map(self._hash, part))
+                asked = (content for content in contents if isinstance(content, bytes) and content not in self._seen)
+                twins = self.catalogue.with_contents(asked)
+                for entry, content in zip(part, contents, strict=True):
+                    self._settle(entry, content, twins)
                     yield entry
 
     def _hash(self, entry: Entry) -> bytes | ImageError | None:
-        """16 bytes for what an item has besides words; None where it has nothing else."""
+        """16 bytes for its pictures, 16 for the rest of what its codes are made of; None where it has nothing."""
         if entry.item.content is not None:
             return entry.item.content
         found: list[bytes] = []
+        there = False
         for name in self.sources:
             column = self.data[name]
             if not column.observed[entry.row]:
                 continue
+            there = True
             try:
                 if isinstance(column, Images):
                     source = column.source(entry.row)
                     found.append(content_hash(source) if source is not None else b"")
-                elif isinstance(column, Vectors):
-                    values = np.ascontiguousarray(column.values[entry.row])
-                    found.append(hashlib.blake2b(values.tobytes(), digest_size=16).digest())
             except ImageError as error:
                 return error
-        if len(found) < 2:
-            return found[0] if found else None
-        return hashlib.blake2b(b"".join(found), digest_size=16).digest()
+        if not there:
+            return None
+        pictures = b"".join(found) if len(found) < 2 else hashlib.blake2b(b"".join(found), digest_size=HASH).digest()
+        return pictures + self.compared.rest(entry.row)
 
-    def _settle(self, entry: Entry, content: bytes | ImageError | None) -> None:
+    def _settle(self, entry: Entry, content: bytes | ImageError | None, twins: dict[bytes, Item]) -> None:
         if isinstance(content, ImageError):
             entry.content = Content(reason=str(content))
             return
@@ -169,8 +178,8 @@ class Update:
         known = self._seen.get(content)
         if known is None:
             twin = entry.before if entry.before and entry.before.content == content else None
-            twin = twin or self.catalogue.with_content(content)
-            known = Content(self.catalogue.codes_of(twin.id, self.sources) if twin else {})
+            twin = twin or twins.get(content)
+            known = Content(self.catalogue.codes_of(twin.id, self.code_names) if twin else {})
             entry.encode = not known.codes
             self._seen[content] = known
         entry.content = known
@@ -194,31 +203,42 @@ class Update:
         return prepared
 
     def _picture_hash(self, column: Images, entry: Entry) -> bytes:
-        if len(self.sources) == 1 and entry.item.content is not None:
-            return entry.item.content
+        if entry.item.content is not None and sum(isinstance(self.data[name], Images) for name in self.sources) == 1:
+            return entry.item.content[:HASH]
         source = column.source(entry.row)
         assert source is not None
         return content_hash(source)
 
     def _finish(self, group: list[Entry], prepared: dict[str, Prepared]) -> list[Entry]:
+        total: dict[int, NDArray[np.float64]] = {}  # by row: the outputs of an item, summed
         for name in self.sources:
             column = self.data[name]
             chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
             if not chosen:
                 continue
-            found: list[Any]
-            if isinstance(column, Images):
-                found = list(self.encoders.pictures(name).finish(prepared[name]))
-            else:
-                rows = np.array([entry.row for entry in chosen])
-                found = [code.tobytes() for code in self.encoders.vectors(name, column.take(rows))]
-            for entry, code in zip(chosen, found, strict=True):
+            for entry, found in zip(chosen, self._outputs(name, chosen, prepared), strict=True):
                 assert entry.content is not None
-                if isinstance(code, ImageError):
-                    entry.content.reason = str(code)
-                else:
-                    entry.content.codes[name] = code
+                if isinstance(found, ImageError):
+                    entry.content.reason = str(found)
+                elif found is not None and self.joint:
+                    total[entry.row] = total.get(entry.row, 0) + np.asarray(found, np.float64)
+                elif found is not None:
+                    entry.content.codes[name] = codes.pack(codes.sign(found[None]))[0].tobytes()
+        for entry in group:
+            if entry.content is not None and entry.row in total:
+                entry.content.codes[JOINT] = codes.pack(codes.sign(total[entry.row][None]))[0].tobytes()
         return group
+
+    def _outputs(self, name: str, chosen: list[Entry], prepared: dict[str, Prepared]) -> Sequence[Any]:
+        """The real-valued outputs of one modality; None for words that are all unknown."""
+        column = self.data[name]
+        if isinstance(column, Images):
+            return self.encoders.pictures(name).outputs(prepared[name])
+        if isinstance(column, Texts):
+            texts = [column.values[entry.row] for entry in chosen]
+            return text_outputs(self.encoders.words_of(name), texts)
+        rows = np.array([entry.row for entry in chosen])
+        return list(self.encoders.model.outputs(**{name: column.take(rows)}))
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -255,10 +275,10 @@ class Update:
             self._lapsed.add(item.name)
         number = self.catalogue.put(item)
         if content and (before is None or before.content != item.content):
-            for name in self.sources:
+            for name in self.code_names:
                 self.catalogue.set_code(number, name, content.codes.get(name))
         if content is None and before is not None and before.content is not None:
-            for name in self.sources:
+            for name in self.code_names:
                 self.catalogue.set_code(number, name, None)
         if self.text is not None and (before is None or before.text != item.text):
             self.catalogue.set_code(number, self.text, text_code)

@@ -1,0 +1,225 @@
+"""dcmh tune: settings chosen on a part of the training items, for dcmh train --config."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_lines
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import Parameter
+
+from dcmh.cli import console, options, source
+from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
+from dcmh.cli.train import device_of, divide, settled
+from dcmh.errors import MissingExtra, ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.data import Split
+    from dcmh.methods.dcmh import DCMH
+    from dcmh.tuning import Outcome, Result
+
+CONFIG, TABLE = "tuned.toml", "table.md"
+_UNITS = {"s": 1, "m": 60, "h": 3600, "": 1}
+
+
+@Parameter(name="*", group="Run")
+@dataclass
+class TuneOptions:
+    """How long to search, and where the findings go."""
+
+    budget: str = "10m"
+    """Time for the trials, such as 90s, 10m or 2h. Features of pictures are computed before, and not counted."""
+    out: Path | None = None
+    """The folder for trials, table, curves and tuned.toml. Default: NAME.tune here, after the data's name."""
+    config: Path | None = None
+    """A TOML file with any of these settings; flags win over it."""
+    json: Switch = False
+    """Print the result as JSON."""
+
+
+def tune(
+    data: str,
+    /,
+    *,
+    items: DataOptions | None = None,
+    method: MethodOptions | None = None,
+    dcmh: DCMHOptions | None = None,
+    run: TuneOptions | None = None,
+) -> None:
+    """Choose gamma, eta, learning rate, length and dropout on a part of the training items, within a budget of time.
+
+    A setting that is given is not varied. The queries take no part. The defaults stay unless something is better by more
+    than noise. May be stopped at any time: the same command goes on.
+
+    Parameters
+    ----------
+    data
+        As for dcmh train.
+    """
+    from dcmh.tuning import Search
+
+    run = run or TuneOptions()
+    budget = seconds(run.budget)
+    items, method, dcmh = settled(run.config, items, method, dcmh)
+    model = _model(method, dcmh)
+    device = device_of(method.device)
+    where = source.Source(
+        data, items.text, bool(items.keep_partial), items.min_tag_count, items.modalities, dcmh.similarity
+    )
+    whole = where.labelled()
+    out = run.out or Path(f"{whole.name or 'data'}.tune")
+    found = source.readable(whole, model._view("image"), device)
+    source.say_skipped(found.skipped)
+    split = divide(found.data, items.queries, items.train_size, model.seed)
+    fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
+    share = len(split.train) / len(split.database)
+    search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)
+    console.say(_intention(model, split, search.parts, budget, device))
+    try:
+        with console.progress("tune") as bar:
+            outcome = search.run(
+                lambda spent, what: bar.update(min(int(spent), int(budget)), int(budget), what, left=budget - spent)
+            )
+    except KeyboardInterrupt:
+        kept = f"{len(search.results):,} trials are done and kept in {out}"
+        raise KeyboardInterrupt(f"Interrupted. {kept}. Go on: {console.command()}") from None
+    files = _write(out, outcome, _config(items, method, dcmh, outcome, model), model)
+    if run.json:
+        console.result_json(_record(outcome, out, files))
+    else:
+        console.result(console.table(*_rows(outcome.results)))
+    console.say(outcome.verdict)
+    console.say(f"Wrote {out}. Next: dcmh train {shlex.quote(data)} --config {shlex.quote(str(out / CONFIG))}")
+
+
+def seconds(text: str) -> float:
+    """10m as 600."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if match is None or float(match[1]) == 0:
+        raise ParameterError(f"--budget {text}: expected a time, such as 90s, 10m or 2h.")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _model(method: MethodOptions, dcmh: DCMHOptions) -> DCMH:
+    from dcmh.methods.dcmh import DCMH
+
+    model = options.build(method, dcmh)
+    if not isinstance(model, DCMH):
+        raise ParameterError(f"--method {model.name}: dcmh tune chooses the settings of dcmh alone.")
+    return model
+
+
+def _intention(model: DCMH, split: Split, parts: Any, budget: float, device: str) -> str:
+    return (
+        f"Choosing settings for {model.bits}-bit codes on {device} within {console.span(budget)}: of "
+        f"{len(split.train):,} training items {len(parts.learn):,} are learned from, {len(parts.select):,} select and "
+        f"{len(parts.confirm):,} confirm; the {len(split.query):,} queries are not looked at."
+    )
+
+
+def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:
+    """The table: each trial beside the defaults of its stage."""
+    from dcmh.tuning import spelt
+
+    base = {(one.trial.stage, one.trial.seed): one.score for one in results if not one.trial.changes}
+    header = ["length", "seed", "settings", "iterations", "MAP", "to defaults", "seconds"]
+    rows: list[list[object]] = []
+    for one in results:
+        trial = one.trial
+        difference = one.score - base[trial.stage, trial.seed]
+        shown = f"{difference:+.4f}" if trial.changes else ""
+        rows.append(
+            [f"{trial.stage:.2g}", trial.seed, spelt(trial.changes), one.epochs, one.score, shown, round(one.seconds)]
+        )
+    return header, rows
+
+
+def _config(
+    items: DataOptions, method: MethodOptions, dcmh: DCMHOptions, outcome: Outcome, model: DCMH
+) -> dict[str, Any]:
+    """What dcmh train is to be given: all that was given here, and what was chosen."""
+    given: dict[str, Any] = {}
+    for part in (items, method, dcmh):
+        given |= {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    given |= {"method": model.name, "bits": model.bits, "seed": model.seed, "device": None}  # the device may differ
+    chosen = dict(outcome.chosen)
+    if "length" in chosen:
+        given["epochs"] = outcome.epochs
+    given |= {name: value for name, value in chosen.items() if name != "length"}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _write(out: Path, outcome: Outcome, config: dict[str, Any], model: DCMH) -> list[Path]:
+    from dcmh.files import write_text
+
+    lines = [f"# By dcmh tune: {outcome.verdict}"]
+    lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in config.items()]
+    write_text(out / CONFIG, "\n".join(lines) + "\n")
+    header, rows = _rows(outcome.results)
+    cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    table = ["| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *cells]]
+    write_text(out / TABLE, "\n".join(table) + f"\n\nMAP on the items that select. {outcome.verdict}\n")
+    return [out / CONFIG, out / TABLE, *_draw(out, outcome, model)]
+
+
+def _draw(out: Path, outcome: Outcome, model: DCMH) -> list[Path]:
+    """The curves over gamma and over eta, from the first stage."""
+    from dcmh.report.figures import draw, over_setting
+
+    files: list[Path] = []
+    first = [one for one in outcome.results if one.trial.stage == outcome.results[0].trial.stage]
+    for setting in ("gamma", "eta"):
+        points = [
+            (float(dict(one.trial.changes).get(setting, getattr(model, setting))), one.directions)
+            for one in first
+            if not one.trial.changes or [name for name, _ in one.trial.changes] == [setting]
+        ]
+        if len(points) < 2:
+            continue
+        figure = over_setting(
+            setting, sorted(points, key=lambda point: point[0]), f"{model.bits} bits", "MAP (validation)"
+        )
+        try:
+            files += draw(figure, out)
+        except MissingExtra as error:
+            console.say(str(error))
+            break
+    return files
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json_lines.dumps(str(value), ensure_ascii=False) if isinstance(value, str | Path) else repr(value)
+
+
+def _record(outcome: Outcome, out: Path, files: list[Path]) -> dict[str, Any]:
+    trials = [
+        {
+            "settings": dict(one.trial.changes),
+            "length": one.trial.stage,
+            "seed": one.trial.seed,
+            "iterations": one.epochs,
+            "map": round(one.score, 5),
+            "directions": one.directions,
+            "seconds": round(one.seconds, 2),
+        }
+        for one in outcome.results
+    ]
+    return {
+        "tuned": str(out),
+        "chosen": dict(outcome.chosen),
+        "verdict": outcome.verdict,
+        "gain": outcome.gain,
+        "standard_error": outcome.error,
+        "items": outcome.sizes,
+        "seconds": round(outcome.spent, 1),
+        "trials": trials,
+        "files": [str(file) for file in files],
+    }

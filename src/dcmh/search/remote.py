@@ -1,0 +1,292 @@
+"""SearchIndex on a server: the same searches and changes, with items and codes on Milvus or PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcmh import remote
+from dcmh.engines.address import Address, parse
+from dcmh.errors import ModelError
+from dcmh.home import home
+from dcmh.index.protocol import Index
+from dcmh.index.results import Results
+from dcmh.methods import folder as model_folder
+from dcmh.remote import models
+from dcmh.remote.catalogue import RemoteCatalogue, check_model
+from dcmh.search import finding
+from dcmh.search.encoders import Encoders
+from dcmh.search.index import Progress, SearchIndex, _check_data
+
+if TYPE_CHECKING:
+    from dcmh.data.dataset import Dataset
+    from dcmh.evaluation import Report
+    from dcmh.methods.base import Hasher
+    from dcmh.search.compare import Changes
+
+
+class CountedIndex:
+    """An index on a server whose size is known from when it was last read: counting 10^9 rows takes a while."""
+
+    def __init__(self, index: Any, count: int, *, approximate: bool) -> None:
+        self.bits = index.bits
+        self.count = count
+        self._index = index
+        self._how = {"method": "approximate"} if approximate else {}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __contains__(self, item: int) -> bool:
+        return item in self._index
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self._index.ids
+        return found
+
+    def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = self._index.codes(ids)
+        return found
+
+    def add(self, ids: ArrayLike, codes: NDArray[np.uint8]) -> None:
+        raise NotImplementedError("items are added through the SearchIndex")
+
+    def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
+        raise NotImplementedError("items are removed through the SearchIndex")
+
+    def search(self, codes: NDArray[np.uint8], k: int, *, allowed: Any = None) -> Results:
+        found: Results = self._index.search(codes, k, allowed=allowed, **self._how)
+        return found
+
+    def within(self, codes: NDArray[np.uint8], radius: int, *, allowed: Any = None) -> Results:
+        found: Results = self._index.within(codes, radius, allowed=allowed)
+        return found
+
+
+class RemoteCodes(Mapping[str, Index]):
+    """An index for each modality in which some item has a code, as of the last `read`."""
+
+    def __init__(self, catalogue: RemoteCatalogue) -> None:
+        self.catalogue = catalogue
+        self.item_count = 0
+        self.generation = -1
+        self._indexes: dict[str, Index] = {}
+        self.read()
+
+    def __getitem__(self, modality: str) -> Index:
+        return self._indexes[modality]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._indexes)
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def now(self) -> dict[str, Index]:
+        return self._indexes
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self.catalogue.modalities())
+
+    def add(self, ids: list[int]) -> None:
+        """Items were added: count again."""
+        self.read()
+
+    remove = add
+
+    def read(self) -> None:
+        """Take the state of the server. Sizes are noted where a writer finished, and counted where it did not."""
+        about = self.catalogue.open()
+        noted = json.loads(about.get("sizes", "{}"))
+        generation = int(about["generation"])
+        current = noted.get("generation") == generation
+        indexes: dict[str, Index] = {}
+        for modality in about["modalities"].split():
+            index = self.catalogue.index(modality)
+            count = int(noted["codes"][modality]) if current else len(index)
+            if count:
+                indexes[modality] = CountedIndex(index, count, approximate=self.catalogue.address.approximate)
+        self._indexes = indexes
+        self.item_count = int(noted["items"]) if current else len(self.catalogue)
+        self.generation = generation
+
+    def sizes(self) -> str:
+        """To be noted: so many, at this generation and the next, which the note itself makes."""
+        codes = {modality: len(self._indexes.get(modality, ())) for modality in self.catalogue.modalities()}
+        return json.dumps({"generation": self.generation + 1, "items": self.item_count, "codes": codes})
+
+
+class RemoteSearchIndex(SearchIndex):
+    """A collection on a server. `folder` is where this machine keeps what belongs to it and cannot lie there."""
+
+    catalogue: RemoteCatalogue  # type: ignore[assignment]
+    _codes: RemoteCodes  # type: ignore[assignment]
+
+    def __init__(self, address: Address, catalogue: RemoteCatalogue, encoders: Encoders) -> None:
+        self.address = address
+        self.place = str(address)
+        self.where = address
+        digest = hashlib.blake2b(address.identity.encode(), digest_size=4).hexdigest()
+        self.folder = home() / "engines" / f"{address.collection}-{digest}"
+        self.catalogue = catalogue
+        self.encoders = encoders
+        self.bits = encoders.bits
+        self.fingerprint = str(encoders.record["fingerprint"])
+        self._codes = RemoteCodes(catalogue)
+        self._measured = finding.measured(encoders.folder)
+        self._made = catalogue.about("made")
+        self._root: tuple[int, str | None] | None = None  # as of a generation
+
+    @classmethod
+    def make(
+        cls,
+        model: Hasher | Path,
+        data: Dataset,
+        place: Address | Path | str,
+        *,
+        rebuild: bool = False,
+        keep_gone: bool = False,
+        report: Report | None = None,
+        device: str | None = None,
+        codes: str | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """As `SearchIndex.build`."""
+        address = parse(place)
+        _check_data(model, data)
+        said = None if report is None else json.dumps(report.to_json(), indent=1) + "\n"
+        with _closed_on_error(remote.connect(address)) as catalogue, catalogue.writer():
+            kept = models.keep(model, said)
+            fresh = rebuild or not catalogue.read_about()
+            catalogue.begin(model_folder.read_record(kept), rebuild=rebuild, codes=codes)
+            if fresh:
+                catalogue.keep_model(models.files_of(kept))
+            encoders = Encoders(kept, None if isinstance(model, Path) else model, device=device)
+            index = cls(address, catalogue, encoders)
+            index.changes = index._bring(data, keep_gone, progress)
+        return index
+
+    @classmethod
+    def connect(cls, place: Address | Path | str, model: Path | str | None = None) -> Self:
+        """As `SearchIndex.open`."""
+        address = parse(place)
+        with _closed_on_error(remote.connect(address)) as catalogue:
+            about = catalogue.open()
+            return cls(address, catalogue, Encoders(_model_of(catalogue, about["fingerprint"], model)))
+
+    @property
+    def root(self) -> Path | None:
+        """The folder that relative paths count from, on the machine that indexed them."""
+        generation = self._codes.generation
+        if self._root is None or self._root[0] != generation:
+            self._root = generation, self.catalogue.about("root")
+        return None if self._root[1] is None else Path(self._root[1])
+
+    @property
+    def recall(self) -> dict[str, float] | None:
+        """What an approximate search found of the true nearest, by modality, when it was measured; None if exact."""
+        if not self.address.approximate:
+            return None
+        about = self.catalogue.read_about()
+        return {key.removeprefix("recall "): float(value) for key, value in about.items() if key.startswith("recall ")}
+
+    def update(self, data: Dataset, *, keep_gone: bool = False, progress: Progress | None = None) -> Changes:
+        with self.catalogue.writer():
+            self.changes = self._bring(data, keep_gone, progress)
+        return self.changes
+
+    def save(self) -> None:
+        """Note sizes, and make searches fast after many changes. Without it nothing is lost."""
+        with self.catalogue.writer():
+            self._settle()
+
+    def refresh(self) -> bool:
+        if self.catalogue.generation == self._codes.generation:
+            return False
+        self._codes.read()
+        return True
+
+    def replaced(self) -> bool:
+        """Whether the collection was made anew."""
+        return self.catalogue.about("made") != self._made
+
+    def _bring(self, data: Dataset, keep_gone: bool, progress: Progress | None) -> Changes:
+        from dcmh.search.compare import data_root
+        from dcmh.search.update import Update
+
+        root = data_root(data)
+        before = self.catalogue.generation
+        changes = Update(self.catalogue, self.encoders, data, root=root, keep=keep_gone, progress=progress).run()
+        where = None if root is None else str(Path(root).absolute())
+        unfinished = json.loads(self.catalogue.about("sizes") or "{}").get("generation") != self.catalogue.generation
+        if where is not None and where != self.catalogue.about("root"):
+            with self.catalogue.writing():
+                self.catalogue.note("root", where)
+        if unfinished or self.catalogue.generation != before or self._lacks_recall():
+            self._settle()
+        return changes
+
+    def _lacks_recall(self) -> bool:
+        return self.address.approximate and not self.recall
+
+    def _settle(self) -> None:
+        measured = self.catalogue.settle()
+        self._codes.read()
+        with self.catalogue.writing():
+            for key, value in measured.items():
+                self.catalogue.note(key, value)
+            self.catalogue.note("sizes", self._codes.sizes())
+        self._codes.read()
+
+    def _writer(self) -> contextlib.AbstractContextManager[None]:
+        return self.catalogue.writer()
+
+
+@contextlib.contextmanager
+def _closed_on_error(catalogue: RemoteCatalogue) -> Iterator[RemoteCatalogue]:
+    try:
+        yield catalogue
+    except BaseException:
+        catalogue.close()
+        raise
+
+
+def model_at(place: Address | Path | str) -> Path | None:
+    """The model that a collection was made with; None where there is no collection."""
+    with contextlib.closing(remote.connect(parse(place))) as catalogue:
+        about = catalogue.read_about()
+        return _model_of(catalogue, about["fingerprint"], None) if about else None
+
+
+def check_model_at(place: Address | Path | str, model: Path) -> None:
+    """Refuse another model than a collection was made with, before any work."""
+    with contextlib.closing(remote.connect(parse(place))) as catalogue:
+        about = catalogue.read_about()
+        if about:
+            check_model(catalogue.place, about["fingerprint"], str(model_folder.read_record(model)["fingerprint"]))
+
+
+def _model_of(catalogue: RemoteCatalogue, fingerprint: str, given: Path | str | None) -> Path:
+    """The folder of the model that a collection was made with."""
+    if given is not None:
+        check_model(catalogue.place, fingerprint, str(model_folder.read_record(Path(given))["fingerprint"]))
+        return models.keep(Path(given))
+    found = models.find(fingerprint)
+    if found is None and (files := catalogue.kept_model()) is not None:
+        found = models.restore(files)
+        check_model(catalogue.place, fingerprint, str(model_folder.read_record(found)["fingerprint"]))
+    if found is None:
+        raise ModelError(
+            f"{catalogue.place} was built with model {fingerprint[:4]}, which this machine does not have. "
+            "Copy the model's folder here and give it once: --model MODEL"
+        )
+    return found

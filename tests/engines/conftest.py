@@ -1,0 +1,67 @@
+"""Photos, a model of them, and an index in a folder that the same index on a server must agree with."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from toy_photos import cheap_features, load, write_photos
+
+import dcmh
+from dcmh.search import SearchIndex
+
+numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "/engines/" in str(item.path):
+            item.add_marker(pytest.mark.engines)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_home(tmp_path_factory):
+    """Features cost nothing here, and do not get into the cache that other tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DCMH_HOME", str(tmp_path_factory.mktemp("cheap")))
+        patch.setattr("dcmh.features.run", cheap_features)
+        patch.setattr("dcmh.features.frozen", lambda *arguments: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    """Two models of the toy data that differ in their seed."""
+    folder = tmp_path_factory.mktemp("models")
+    toy = dcmh.load_dataset("toy")
+    for seed in (0, 1):
+        split = toy.split(12, seed=0)
+        fitted = dcmh.DCMH(bits=32, hidden=32, epochs=4, device="cpu", seed=seed).fit(split.train)
+        report = json.dumps(dcmh.evaluate(fitted, split).to_json())
+        fitted.save(folder / str(seed), extra={"report.json": report})
+    return folder / "0", folder / "1"
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp("data") / "photos", without_picture=(3, 17))
+
+
+@pytest.fixture(scope="session")
+def folder_index(models, photos, tmp_path_factory):
+    place = tmp_path_factory.mktemp("index") / "photos.dcmh"
+    with SearchIndex.build(models[0], load(photos), place) as index:
+        yield index
+
+
+@pytest.fixture(params=["postgres", "milvus"])
+def engine(request):
+    """A running server; `engine.address(collection=...)`."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def address(engine):
+    """An address that nothing has used yet."""
+    return engine.address(collection=f"photos{next(numbers)}")

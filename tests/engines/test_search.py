@@ -1,0 +1,160 @@
+"""The same index on a server: the same items, the same hits, the same changes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from toy_photos import load, write_photos
+
+import dcmh
+from dcmh.errors import BusyError, ModelError, ModelMismatch
+from dcmh.search import SearchIndex
+
+ASKED = [
+    {"text": "sunny yellow bright", "k": 7},
+    {"text": "sunny yellow bright", "k": 100},
+    {"text": "sunny", "radius": 12},
+    {"text": "sunny", "radius": 0},
+    {"text": "sunny bright", "k": 5, "in_": "text"},
+    {"image": "005.png", "k": 9},
+    {"image": "005.png", "radius": 9},
+]
+
+
+def told(index, photos):
+    """What an index answers to a few questions."""
+    answers = []
+    for question in ASKED:
+        asked = dict(question)
+        if "image" in asked:
+            asked["image"] = photos / asked["image"]
+        hits = index.search(**asked)
+        answers.append(([hit.to_json() for hit in hits], hits.searched, hits.nearest))
+    return answers
+
+
+def contents(index):
+    """All that an index holds."""
+    items = list(index.catalogue.items())
+    coded = {}
+    for name, codes in index._codes.items():
+        coded[name] = (codes.ids.tolist(), codes.codes(codes.ids).tolist())
+    assert {name: code.hex() for name, code in index.codes_of(items[0].id).items()} == {
+        name: bytes(coded[name][1][0]).hex() for name in coded if coded[name][0][0] == items[0].id
+    }
+    return items, coded, index.modalities, index.catalogue.skipped()
+
+
+def test_the_same_index_as_in_a_folder(address, models, photos, folder_index):
+    with SearchIndex.build(models[0], load(photos), address) as made:
+        assert (made.changes.new, made.changes.unchanged) == (40, 0)
+        assert contents(made) == contents(folder_index)
+        assert told(made, photos) == told(folder_index, photos)
+    with SearchIndex.open(address) as opened:  # the model was kept at home
+        assert len(opened) == 40
+        assert contents(opened) == contents(folder_index)
+        assert told(opened, photos) == told(folder_index, photos)
+        assert [hit.id for hit in opened.similar(6, k=5)] == [hit.id for hit in folder_index.similar(6, k=5)]
+    again = SearchIndex.build(models[0], load(photos), address)
+    assert (again.changes.new, again.changes.changed, again.changes.unchanged) == (0, 0, 40)
+    again.close()
+
+
+def test_changes_are_followed_as_in_a_folder(address, models, tmp_path):
+    """New words, another picture, a renamed one, one that is gone, one that came, one that cannot be read."""
+    photos = write_photos(tmp_path / "photos", 20, without_picture=(3,))
+    indexes = [SearchIndex.build(models[0], load(photos), place) for place in (tmp_path / "index", address)]
+    lines = (photos / "pairs.jsonl").read_text().splitlines()
+    lines[2] = lines[2].replace('"text": "', '"text": "sunny bright ')
+    shutil.copy(photos / "007.png", photos / "008.png")
+    (photos / "009.png").rename(photos / "moved.png")
+    lines[9] = lines[9].replace("009", "moved")
+    (photos / "010.png").write_bytes(b"no picture")
+    lines[11] = lines[11].replace(', "image": "011.png"', "")  # only its words are left
+    del lines[12]
+    lines.append('{"id": "new", "text": "sunny bright", "image": "004.png", "labels": []}')
+    (photos / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    changes = [index.update(load(photos)) for index in indexes]
+    assert changes[0] == changes[1]
+    assert changes[1].gone
+    assert contents(indexes[1]) == contents(indexes[0])
+    assert told(indexes[1], photos) == told(indexes[0], photos)
+    for index in indexes:
+        assert index.remove([1, 5, 9999]) == 2
+        (added,) = index.add([photos / "002.png"], text=["sunny sunny"], ids=["mine"])
+        assert index.item(added).name == "mine"
+    assert contents(indexes[1]) == contents(indexes[0])
+    assert told(indexes[1], photos) == told(indexes[0], photos)
+    other = SearchIndex.open(address)
+    assert not other.refresh()
+    indexes[1].remove([2])
+    assert other.refresh()
+    assert len(other) == len(indexes[1])
+    for index in (*indexes, other):
+        index.close()
+
+
+def test_another_model_is_refused(address, models, photos, monkeypatch, tmp_path):
+    SearchIndex.build(models[0], load(photos), address, codes="joint").close()
+    with pytest.raises(ModelMismatch, match="was built with model"):
+        SearchIndex.build(models[1], load(photos), address)
+    with pytest.raises(ModelMismatch, match="was built with codes 'joint'"):
+        SearchIndex.build(models[0], load(photos), address, codes="each")
+    with pytest.raises(ModelMismatch, match="was built with model"):
+        SearchIndex.open(address, model=models[1])
+    with SearchIndex.open(address) as before:
+        assert list(before.modalities) == ["joint"]
+        SearchIndex.build(models[1], load(photos), address, rebuild=True).close()
+        assert before.replaced()
+    monkeypatch.setenv("DCMH_HOME", str(tmp_path / "another machine"))
+    if "milvus" in address:
+        with pytest.raises(ModelError, match=r"which this machine does not have.*--model MODEL"):
+            SearchIndex.open(address)
+        SearchIndex.open(address, model=models[1]).close()  # once
+    with SearchIndex.open(address) as opened:  # PostgreSQL keeps a copy
+        assert opened.fingerprint == dcmh.methods.folder.read_record(models[1])["fingerprint"]
+        assert len(opened.search(text="sunny", k=3)) == 3
+
+
+def test_one_writer_at_a_time(address, models, photos):
+    with SearchIndex.build(models[0], load(photos), address) as index:
+        with index.catalogue.writer():
+            other = SearchIndex.open(address)
+            if "milvus" in address:  # a lease of this very process would be its own
+                index.catalogue._lease = "elsewhere 1"
+                index.catalogue._note({})
+            with pytest.raises(BusyError, match="Another process is writing"):
+                other.remove([1])
+            other.close()
+        assert index.remove([1]) == 1
+
+
+class Killed(BaseException):
+    """As sudden as kill -9."""
+
+
+def test_a_writer_that_dies_leaves_nothing_half_done(address, models, photos, folder_index, monkeypatch):
+    """It dies when all of a change was sent but its end; the next writer sweeps up, and every item gets its id."""
+    from dcmh.remote.milvus import MilvusCatalogue
+    from dcmh.remote.postgres import PostgresCatalogue
+    from dcmh.search import update
+
+    kind = MilvusCatalogue if "milvus" in address else PostgresCatalogue
+    note = kind._note
+
+    def die(self, *arguments):
+        if "next_id" in arguments[-1] and arguments[-1]["next_id"] != "1":
+            raise Killed
+        return note(self, *arguments)
+
+    monkeypatch.setattr(update, "ENTRIES", 16)
+    monkeypatch.setattr(update, "COMMIT_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "_note", die)
+        with pytest.raises(Killed):
+            SearchIndex.build(models[0], load(photos), address)
+    with SearchIndex.build(models[0], load(photos), address) as index:
+        assert index.changes.new == 40
+        assert contents(index) == contents(folder_index)
+        assert told(index, photos) == told(folder_index, photos)

@@ -1,0 +1,159 @@
+"""The search for settings: never the queries, never below the defaults without saying so, and it goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from dcmh.data import Dataset
+from dcmh.errors import DataError
+from dcmh.methods.dcmh import DCMH
+from dcmh.tuning import SEEDS, STAGES, Search, Trial, divide, spelt
+
+
+def pairs(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    which = rng.integers(0, 4, n)
+    centre = rng.normal(size=(4, 8))
+    return Dataset.from_arrays(
+        image=(centre[which] + rng.normal(size=(n, 8))).astype(np.float32),
+        text=(centre[which][:, ::-1] + rng.normal(size=(n, 8))).astype(np.float32),
+        labels=np.eye(4, dtype=np.uint8)[which],
+    )
+
+
+def search(folder, budget=1000.0, method=None, fixed=(), **settings):
+    method = method or DCMH(bits=8, hidden=16, epochs=4, batch_size=32, device="cpu")
+    return Search(method, pairs(), folder, budget=budget, fixed=set(fixed), **settings)
+
+
+class Pretended(Search):
+    """Trials that take no time: `worth` says what each change adds, to the items that select and to those that confirm."""
+
+    worth: dict[str, tuple[float, float]]
+    seconds = 1.0
+
+    def _perform(self, trial):
+        item = 0.1 * np.random.default_rng(0).normal(size=50)  # some are harder than others, for every trial
+        noise = item + 0.01 * np.random.default_rng(list(trial.name.encode())).normal(size=50)
+        added = np.sum([self.worth.get(spelt((one,)), (0, 0)) for one in trial.changes] or [(0, 0)], axis=0)
+        epochs = self._epochs(trial)
+        record = {"format": 1, "identity": self._identity, "changes": dict(trial.changes), "stage": trial.stage}
+        record |= {"seed": trial.seed, "epochs": epochs, "training": self.seconds * epochs / 16, "measuring": 0.0}
+        record |= {"iteration": self.seconds / 16, "directions": {"image_to_text": 0.5 + added[0]}}
+        record |= {"select": (0.5 + added[0] + noise).tolist(), "confirm": (0.5 + added[1] + noise).tolist()}
+        self._file(trial).parent.mkdir(parents=True, exist_ok=True)
+        self._file(trial).write_text(json.dumps(record))
+        return record
+
+
+def pretended(folder, worth, budget=1000.0, **settings):
+    found = Pretended(DCMH(bits=8, epochs=16, **settings), pairs(), folder, budget=budget, fixed=set())
+    found.worth = worth
+    return found
+
+
+def test_parts_are_training_items_apart_from_each_other():
+    data = pairs()
+    for share in (1.0, 0.5):
+        parts = divide(data, share, seed=3)
+        select, confirm, learn, database = (
+            set(getattr(parts, name).ids) for name in ("select", "confirm", "learn", "database")
+        )
+        assert not select & confirm
+        assert not (select | confirm) & (learn | database)
+        assert select | confirm | learn | database <= set(data.ids)
+        assert (len(select), len(confirm)) == (30, 30)
+    assert len(learn & database) / len(database) == pytest.approx(share, abs=0.02)
+    with pytest.raises(DataError, match="too few"):
+        divide(pairs(70), 1.0, 0)
+
+
+def test_what_is_better_is_found_combined_and_confirmed(tmp_path):
+    found = pretended(tmp_path, {"gamma 0.3": (0.05, 0.05), "length x2": (0.04, 0.04), "eta 3": (-0.1, -0.1)}).run()
+    assert dict(found.chosen) == {"gamma": 0.3, "length": 2.0}
+    assert found.epochs == 32
+    assert found.gain == pytest.approx(0.09, abs=0.01)
+    stages = {one.trial.stage for one in found.results}
+    for stage in stages:
+        assert any(not one.trial.changes and one.trial.stage == stage for one in found.results)  # the defaults, always
+    assert stages == set(STAGES)
+    assert {one.trial.seed for one in found.results if one.trial.stage == 1} == set(SEEDS)
+
+
+@pytest.mark.parametrize(
+    ("worth", "said"),
+    [
+        ({}, "No candidate was better|The defaults stay"),
+        ({"gamma 0.3": (0.05, 0.0)}, "The defaults stay: the best candidate, gamma 0.3"),  # luck in selecting
+        ({"gamma 0.3": (0.05, -0.2)}, "The defaults stay"),
+    ],
+)
+def test_the_defaults_stay_unless_the_best_is_confirmed(tmp_path, worth, said):
+    found = pretended(tmp_path, worth).run()
+    assert found.chosen == ()
+    assert re.search(said, found.verdict)
+
+
+def test_the_budget_is_kept_and_a_short_one_leaves_the_defaults(tmp_path):
+    for budget in (0.2, 3.0, 6.0, 12.0, 30.0):
+        whole = pretended(tmp_path / str(budget), {"gamma 0.3": (0.05, 0.05)}, budget)
+        found = whole.run()
+        assert found.spent <= max(budget, 2 * 0.0625 + 1e-9)
+        if budget < 1:
+            assert found.chosen == ()
+            assert "too short" in found.verdict
+    assert dict(found.chosen) == {"gamma": 0.3}
+
+
+def test_given_settings_are_not_varied(tmp_path):
+    found = search(tmp_path, fixed=["gamma", "epochs", "dropout"])
+    assert {name for changes in found._candidates() for name, _ in changes} == {"eta", "learning_rate"}
+    paper = search(tmp_path, method=DCMH(recipe="paper", epochs=8), fixed=["epochs"])
+    assert {name for changes in paper._candidates() for name, _ in changes} == {"gamma", "eta"}
+
+
+def test_real_trials_go_on_where_they_stopped(tmp_path, monkeypatch):
+    class Stop(Exception):
+        pass
+
+    calls = []
+
+    def stop_after(count):
+        def told(seconds, what):
+            calls.append(what)
+            if len(calls) > count:
+                raise Stop
+
+        return told
+
+    first = search(tmp_path, budget=30.0, fixed=["epochs", "dropout", "learning_rate", "eta"])
+    with pytest.raises(Stop):
+        first.run(stop_after(4))
+    files = {file.name: file.read_bytes() for file in (tmp_path / "trials").iterdir()}
+    assert len(files) == 4
+    whole = search(tmp_path, budget=30.0, fixed=["epochs", "dropout", "learning_rate", "eta"]).run()
+    for name, content in files.items():
+        assert (tmp_path / "trials" / name).read_bytes() == content
+    assert whole.results[0].select.shape == (30,)
+    assert 0.25 < whole.results[0].score < 1
+
+    def refuse(*arguments, **settings):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(DCMH, "fit", refuse)
+    again = search(tmp_path, budget=30.0, fixed=["epochs", "dropout", "learning_rate", "eta"]).run()
+    assert (again.chosen, again.verdict, again.spent) == (whole.chosen, whole.verdict, whole.spent)
+    other = search(tmp_path, method=DCMH(bits=16, hidden=16, epochs=16, device="cpu"))
+    assert other._read(Trial((), 1 / 16)) is None  # of other settings
+
+
+def test_without_labels_the_pairing_decides(tmp_path):
+    data = pairs(200)
+    unlabelled = Dataset(data.columns, ids=data.ids)
+    method = DCMH(bits=8, hidden=16, epochs=4, batch_size=32, device="cpu", similarity="pairing")
+    found = Search(method, unlabelled, tmp_path, budget=60.0, fixed={"epochs", "dropout", "learning_rate", "eta"}).run()
+    assert 1 / 200 < found.results[0].score < 1
