@@ -102,7 +102,9 @@ class Milvus:
 
 def _is_refusal(error: BaseException | None) -> bool:
     """Whether the server knows this user, or the password, not. What pymilvus says at first hides why."""
-    while error is not None:
+    for _ in range(10):  # pymilvus also raises an error from itself, so the chain may never end
+        if error is None:
+            break
         said = str(error).lower()
         if any(word in said for word in ("unauthenticated", "auth check", "credential", "permission")):
             return True
