@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 # Ports inside Milvus' own network: none is taken there.
 INSIDE = 19530
 HEALTH = 9091
+TICKS = 200  # milliseconds
 
 
 def free_port() -> int:
@@ -136,7 +137,7 @@ def run_postgres(*settings: str) -> Iterator[Postgres]:
 class Milvus:
     """Milvus standalone from the package `milvus`. It listens on every interface, so it gets a network of its own."""
 
-    def __init__(self, folder: Path, *, password: bool = False, ticks: int = 200) -> None:
+    def __init__(self, folder: Path, *, password: bool = False, ticks: int = TICKS) -> None:
         """`ticks`: milliseconds between its time marks, which a strongly consistent read waits for; 200 as it comes."""
         self.folder = folder
         self.ticks = ticks
@@ -166,7 +167,11 @@ class Milvus:
         text = re.sub(r"\{\{(.*?)\}\}", value, template.read_text(encoding="utf-8"))
         text = re.sub(r"(?m)^  ip:.*$", "  ip: 127.0.0.1", text)
         text = text.replace("  level: info # Only", "  level: warn # Only")
-        text = text.replace("timeTickInterval: 200", f"timeTickInterval: {self.ticks}")
+        if self.ticks != TICKS:  # look after everything more often: collections are ready sooner
+            text = text.replace(f"timeTickInterval: {TICKS}", f"timeTickInterval: {self.ticks}")
+            text = text.replace("checkInterval: 1000", f"checkInterval: {2 * self.ticks}")
+            text = text.replace("distPullInterval: 500", f"distPullInterval: {2 * self.ticks}")
+            text = text.replace("checkHandoffInterval: 5000", f"checkHandoffInterval: {10 * self.ticks}")
         configs = self.folder / "configs"
         configs.mkdir(exist_ok=True)
         (configs / "milvus.yaml").write_text(text, encoding="utf-8")
