@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 120  # of one statement; more where a statement is known to be long
 LOCK_SECONDS = 30
+MOMENT = 2.0  # seconds
 BUILD_SECONDS = 24 * 3600  # building an index over 10^9 rows
 KEPT = 8  # idle connections
 # What a server says that refuses a connection now and will take it soon.
@@ -158,10 +160,19 @@ def _reason(said: str) -> str:
 def held(server: Postgres, name: str, what: str) -> Any:
     """Within the block no other process has the lock of this name in the database."""
     connection = server.work(lambda _: server.connect())
+    end = time.monotonic() + MOMENT  # a process that just ended may hold it for a moment longer
     try:
-        found = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (name,)).fetchone()
-        if not found or not found[0]:
-            raise BusyError(f"Another process is writing {what}. Wait for it, then try again.")
+        while not _tried(connection, name):
+            if time.monotonic() > end:
+                raise BusyError(f"Another process is writing {what}. Wait for it, then try again.")
+            time.sleep(0.05)
         yield
+        with contextlib.suppress(server._psycopg.Error):  # the server went away meanwhile, and the lock with it
+            connection.execute("SELECT pg_advisory_unlock_all()")
     finally:
         connection.close()
+
+
+def _tried(connection: psycopg.Connection[Any], name: str) -> bool:
+    found = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (name,)).fetchone()
+    return bool(found and found[0])

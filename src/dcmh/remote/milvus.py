@@ -15,6 +15,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dcmh.catalogue import Item, Skipped
@@ -77,9 +78,12 @@ class MilvusCatalogue(RemoteCatalogue):
             if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
                 make_collection(client, self._collection, 8, _item_fields)
 
-        self.server.call(create)
-        for modality in modalities:
-            MilvusIndex(self.server, bits, name=f"codes_{modality}")
+        # Milvus takes seconds to have a collection ready, and can do several at once.
+        with ThreadPoolExecutor(1 + len(modalities), "dcmh-milvus") as pool:
+            made = [pool.submit(MilvusIndex, self.server, bits, name=f"codes_{modality}") for modality in modalities]
+            self.server.call(create)
+            for future in made:
+                future.result()
         self._note({**about, "modalities": "\n".join(modalities)})
 
     def drop(self) -> None:
