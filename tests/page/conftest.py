@@ -56,7 +56,7 @@ def own_server(index):
     running.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while Playwright runs, no other test of this process can have an event loop
 def browser():
     from playwright.sync_api import expect, sync_playwright
 
