@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 
@@ -20,26 +21,38 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.engines)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def cheap_home(tmp_path_factory):
-    """Features cost nothing here, and do not get into the cache that other tests share."""
+    return tmp_path_factory.mktemp("cheap")
+
+
+@contextlib.contextmanager
+def cheap(home):
+    """Features cost nothing within, and do not get into the cache that other tests share."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DCMH_HOME", str(tmp_path_factory.mktemp("cheap")))
+        patch.setenv("DCMH_HOME", str(home))
         patch.setattr("dcmh.features.run", cheap_features)
         patch.setattr("dcmh.features.frozen", lambda *arguments: None)
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cheap_here(cheap_home):
+    with cheap(cheap_home):
+        yield
+
+
 @pytest.fixture(scope="session")
-def models(tmp_path_factory):
+def models(cheap_home, tmp_path_factory):
     """Two models of the toy data that differ in their seed."""
     folder = tmp_path_factory.mktemp("models")
     toy = dcmh.load_dataset("toy")
-    for seed in (0, 1):
-        split = toy.split(12, seed=0)
-        fitted = dcmh.DCMH(bits=32, hidden=32, epochs=4, device="cpu", seed=seed).fit(split.train)
-        report = json.dumps(dcmh.evaluate(fitted, split).to_json())
-        fitted.save(folder / str(seed), extra={"report.json": report})
+    with cheap(cheap_home):  # session fixtures are made before `cheap_here`
+        for seed in (0, 1):
+            split = toy.split(12, seed=0)
+            fitted = dcmh.DCMH(bits=32, hidden=32, epochs=4, device="cpu", seed=seed).fit(split.train)
+            report = json.dumps(dcmh.evaluate(fitted, split).to_json())
+            fitted.save(folder / str(seed), extra={"report.json": report})
     return folder / "0", folder / "1"
 
 
@@ -49,10 +62,12 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def folder_index(models, photos, tmp_path_factory):
+def folder_index(cheap_home, models, photos, tmp_path_factory):
     place = tmp_path_factory.mktemp("index") / "photos.dcmh"
-    with SearchIndex.build(models[0], load(photos), place) as index:
-        yield index
+    with cheap(cheap_home):
+        index = SearchIndex.build(models[0], load(photos), place)
+    yield index
+    index.close()
 
 
 @pytest.fixture(params=["postgres", "milvus"])
