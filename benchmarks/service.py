@@ -81,7 +81,7 @@ class Server:
     """A running `dcmh serve`."""
 
     def __init__(self, index: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "dcmh", "serve", str(index), "--port", "0", "--json", "--rate", "0"]
+        command = [sys.executable, "-m", "dcmh", "serve", str(index), "--port", "0", "--json", "--rate", "0", "--lazy"]
         self.began = time.perf_counter()
         self.process = subprocess.Popen(
             [*command, "--log", os.devnull, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -284,7 +284,7 @@ def health_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any
         for number in range(PICTURES):
             paths.append(f"{folder}/{number}.jpg")
             Path(paths[-1]).write_bytes(malformed.picture("JPEG", (1600, 1200), number, quality=80))
-        for state in ("image network not yet loaded", "image network loaded, as by --preload"):
+        for state in ("image network not yet loaded (--lazy)", "image network loaded, as by default"):
             result = result_of(second_process("health", server.port, paths))
             assert set(result["statuses"]) == {"200"}, result["statuses"]
             times = [1000 * seconds for seconds in result["times"]]

@@ -32,7 +32,7 @@ class Server:
     """A running server, asked over real connections."""
 
     def __init__(self, index: Path, *options: object) -> None:
-        self.process = spawn("serve", index, "--port", 0, "--json", *options, cwd=index.parent)
+        self.process = spawn("serve", index, "--port", 0, "--json", "--lazy", *options, cwd=index.parent)
         said = self.process.stdout.readline()
         assert said, self.process.communicate()[1]
         self.said = json.loads(said)

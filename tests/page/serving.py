@@ -53,7 +53,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "dcmh", "serve", str(self.folder), "--port", str(self.port)]
+        command = [sys.executable, "-m", "dcmh", "serve", str(self.folder), "--port", str(self.port), "--lazy"]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):

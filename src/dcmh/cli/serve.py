@@ -23,7 +23,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     workers: int = 1,
-    preload: Switch = False,
+    lazy: Switch = False,
     read_only: Switch = False,
     token_file: Path | None = None,
     allow_host: Annotated[list[str] | None, Parameter(negative="")] = None,
@@ -43,8 +43,8 @@ def serve(
         0 takes a free one.
     workers
         Processes. They share the index in memory.
-    preload
-        Load the image network at the start. Otherwise the first picture does, for which others wait a moment.
+    lazy
+        Load the image network with the first picture, for which others then wait a moment, instead of at the start.
     read_only
         Take no changes, token or not.
     token_file
@@ -66,7 +66,7 @@ def serve(
         several = workers > 1
         settings = Settings(
             token_file=None if token_file is None else str(token_file.absolute()),
-            preload=preload,
+            preload=not lazy,
             read_only=read_only,
             hosts=tuple(name.lower() for name in allow_host or ()),
             rate=rate,
