@@ -47,9 +47,9 @@ def extract(
 ) -> NDArray[np.float32]:
     """Features of all pictures, shape (pictures, features); zeros where there is no picture.
 
-    A picture that cannot be read is an error, unless `on_error` takes it: then its features are zeros. On a CPU the
-    features of a picture do not depend on batches or threads (see `efficientnet.Encoder`), so training, indexing and
-    encoding share one cache, and what is trained from it is the same whoever filled it.
+    A picture that cannot be read is an error, unless `on_error` takes it: then its features are zeros. On a CPU with oneDNN
+    the features of a picture do not depend on batches or threads (see `efficientnet.Encoder`), so training, indexing and
+    encoding share one cache. A GPU's features, which go into the same cache, differ in the last digits.
     """
     store = FeatureStore(network, weights)
     keys = _content_hashes(column, on_error)
