@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 
 import numpy as np
@@ -19,25 +20,38 @@ def cheap_features(backbone, pixels, target):
     return np.pad(small, ((0, 0), (0, 1280 - small.shape[1]))).astype(np.float32)
 
 
-@pytest.fixture(scope="package", autouse=True)
-def no_image_network(tmp_path_factory):
+@pytest.fixture(scope="session")
+def cheap_home(tmp_path_factory):
+    return tmp_path_factory.mktemp("cheap")
+
+
+@contextlib.contextmanager
+def no_image_network(home):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DCMH_HOME", str(tmp_path_factory.mktemp("cheap")))
+        patch.setenv("DCMH_HOME", str(home))
         patch.setattr("dcmh.features.run", cheap_features)
         patch.setattr("dcmh.features.frozen", lambda *arguments: None)
         yield
 
 
-@pytest.fixture(scope="package")
-def model(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("trained") / "model")
+@pytest.fixture(scope="module", autouse=True)  # no longer than these tests: others look at real features
+def none_here(cheap_home):
+    with no_image_network(cheap_home):
+        yield
 
 
-@pytest.fixture(scope="package")
-def ready(model, tmp_path_factory):
+@pytest.fixture(scope="session")
+def model(cheap_home, tmp_path_factory):
+    with no_image_network(cheap_home):
+        return train(tmp_path_factory.mktemp("trained") / "model")
+
+
+@pytest.fixture(scope="session")
+def ready(cheap_home, model, tmp_path_factory):
     """Photos and their index, for tests that change neither."""
     folder = tmp_path_factory.mktemp("ready")
-    SearchIndex.build(model, load(write_photos(folder / "photos")), folder / "photos.dcmh").close()
+    with no_image_network(cheap_home):
+        SearchIndex.build(model, load(write_photos(folder / "photos")), folder / "photos.dcmh").close()
     return folder
 
 
@@ -48,13 +62,13 @@ def own(ready, tmp_path):
     return tmp_path / "own"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def client(ready):
     with TestClient(create_app(ready / "photos.dcmh", Settings(rate=0, access_log=None))) as found:
         yield found
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def index(ready):
     with SearchIndex.open(ready / "photos.dcmh") as found:
         yield found
