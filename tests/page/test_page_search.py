@@ -174,8 +174,18 @@ def test_more_hits_come_until_all_are_there(server, open_page, search_index, way
         page.mouse.move(600, 600)
         page.mouse.wheel(0, 20_000)
     expect(page.locator(TILES)).not_to_have_count(60)
-    while page.locator("#more").is_visible():
+    for _ in range(100):
+        if not page.locator("#more").is_visible():
+            break
         page.evaluate("scrollTo(0, document.body.scrollHeight)")
         page.wait_for_timeout(30)
+    expect(page.locator("#more")).to_be_hidden()
     assert shown(page) == found(search_index.search("food", k=1000))
     expect(page.locator("#end")).to_have_text("That is all.")
+
+
+def test_an_end_that_stays_near_keeps_bringing_hits(server, open_page, search_index):
+    """In a window so tall that more hits do not move the end out of sight, nothing changes that an observer would see."""
+    page = open_page(f"{server.url}?text=food", height=20_000)
+    expect(page.locator("#end")).to_be_visible()
+    assert shown(page) == found(search_index.search("food", k=1000))

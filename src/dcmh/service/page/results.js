@@ -14,13 +14,13 @@ const GREY = 12; // tiles that stand for those to come
 let found = null; // {key, query, hits, next, searched, took_ms}, or null while nothing is there
 let state = null; // what the address says
 let setRadius = null;
+const nearEnd = new IntersectionObserver((seen) => seen.some(({ isIntersecting }) => isIntersecting) && more(), {
+  rootMargin: "600px",
+});
 
 export function start({ changeRadius }) {
   setRadius = changeRadius;
   byId("more").addEventListener("click", more);
-  const nearEnd = new IntersectionObserver((seen) => seen.some(({ isIntersecting }) => isIntersecting) && more(), {
-    rootMargin: "600px",
-  });
   nearEnd.observe(byId("more"));
 }
 
@@ -107,6 +107,7 @@ export async function more() {
     const known = new Set(mine.hits.map(({ id }) => id)); // the index may have changed in between
     mine.hits.push(...answer.hits.filter(({ id }) => !known.has(id)));
     mine.next = answer.next;
+    lookAgain();
   } catch (error) {
     if (error instanceof api.Later) connection.lost(error, more);
     else if (error instanceof api.Problem) mine.next = null; // as far as the service goes
@@ -117,6 +118,12 @@ export async function more() {
   if (mine !== found) return;
   grid.show(mine.hits, link, { append: true });
   limit(state);
+}
+
+/** The observer tells of changes only: an end that is still near after more hits came is seen by observing it anew. */
+function lookAgain() {
+  nearEnd.unobserve(byId("more"));
+  nearEnd.observe(byId("more"));
 }
 
 const link = (hit) => href({ ...state, item: hit.id });
