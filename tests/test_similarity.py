@@ -102,6 +102,20 @@ def test_tags_of_a_named_modality():
         similarity.learn_from("tags", Dataset({"sound": data["sound"], "x": data["sound"]}))
 
 
+def test_labels_and_tags_are_graded():
+    data = items()
+    labels, _ = whole(similarity.learn_from("labels", data), len(data))
+    tags, _ = whole(similarity.learn_from("tags", data), len(data))
+    known = similarity.learn_from("labels+tags:text", data)
+    S, W = whole(known, len(data))
+    np.testing.assert_allclose(S, (1 - similarity.FINER) * labels + similarity.FINER * tags, rtol=1e-6)
+    assert len(np.unique(S.round(4))) > 2  # words say more than labels alone
+    assert (W == 1).all()
+    assert "the more so if they also share rare words of 'text'" in known.said
+    with pytest.raises(DataError, match="no labels"):
+        similarity.learn_from("labels+tags", Dataset(data.columns))
+
+
 def test_folders():
     data = items()
     S, _ = whole(similarity.learn_from("folders", data), len(data))
@@ -174,7 +188,7 @@ def test_mistakes_in_the_file_of_pairs_are_named(tmp_path, text, message):
         similarity.learn_from("pairs:none.csv", data)
 
 
-@pytest.mark.parametrize("spec", ["label", "pairs", "tags:", "folders:a", ""])
+@pytest.mark.parametrize("spec", ["label", "pairs", "tags:", "labels+tags:", "labels+folders", "folders:a", ""])
 def test_settings_that_are_not_known_are_refused(spec):
     with pytest.raises(ParameterError, match="similarity"):
         DCMH(similarity=spec)
@@ -225,3 +239,20 @@ def test_codes_are_learned_without_labels_and_the_model_says_how(spec, tmp_path)
     assert record["parameters"]["similarity"] == spec
     assert record["trained_on"]["similarity"].startswith("Similarity from")
     assert dcmh.load(tmp_path / "model").similarity == spec
+
+
+def test_labels_and_tags_tell_apart_what_shares_a_label():
+    rng = np.random.default_rng(0)
+    words = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"[:24]]  # each in 4 % of the items, 8 to a label
+    which = np.arange(480) % 24
+    vectors = (rng.normal(size=(24, 10))[which] + 0.3 * rng.normal(size=(480, 10))).astype(np.float32)
+    labels = np.eye(3, dtype=np.uint8)[which // 8]
+    train = Dataset({"sound": Vectors(vectors), "text": Texts([words[w] for w in which])}, labels=labels)
+    alike = np.arange(24)[:, None] // 8 == np.arange(24) // 8
+    distances = {}
+    for spec in ("labels", "labels+tags"):
+        found = DCMH(**FAST, similarity=spec).fit(train).encode(text=words).astype(int)  # (24, bits)
+        apart = (found[:, None] != found[None]).sum(-1)  # (24, 24)
+        distances[spec] = apart[alike].mean()
+        assert distances[spec] < apart[~alike].mean() / 2, "labels still say most"
+    assert distances["labels+tags"] > distances["labels"] + 0.5

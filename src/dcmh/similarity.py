@@ -3,6 +3,7 @@
 labels         they share a label, as in the paper
 folders        their pictures lie in the same folder
 tags           they share words that are rare enough together; tags:NAME takes the words of the text modality NAME
+labels+tags    they share a label, and the more so if they share such words; labels+tags:NAME likewise
 pairs:FILE     the file says so; a pair that it does not name is unknown, and counts for nothing
 pairing        they are the same item: only what belongs together in two modalities is similar
 
@@ -32,8 +33,9 @@ from dcmh.errors import DataError, ParameterError
 from dcmh.likelihood import SharedLabels, Similarity
 from dcmh.text import BagOfWords
 
-KINDS = ("labels", "folders", "tags", "pairs", "pairing")
+KINDS = ("labels", "folders", "tags", "labels+tags", "pairs", "pairing")
 RARE = 0.05  # shared words must be as rare together as one word that this share of the items has
+FINER = 0.2  # what shared words say beside shared labels: S = 1 with both, 1 - FINER with labels alone, FINER with words alone
 LEAST = 0.5  # of the weight, for listed pairs that are similar
 _YES, _NO = ("1", "true", "yes", "similar", "+1"), ("0", "false", "no", "dissimilar", "-1")
 
@@ -52,9 +54,10 @@ class Known(Protocol):
 def check(spec: str) -> str:
     """The setting, if it makes sense."""
     kind, colon, rest = spec.partition(":")
-    if kind not in KINDS or (colon and not rest) or (colon and kind not in ("tags", "pairs")):
+    if kind not in KINDS or (colon and not rest) or (colon and kind not in ("tags", "labels+tags", "pairs")):
         raise ParameterError(
-            f"similarity {spec!r} is not known. Choose labels, folders, tags, tags:MODALITY, pairs:FILE or pairing."
+            f"similarity {spec!r} is not known. Choose labels, folders, tags, tags:MODALITY, labels+tags, pairs:FILE or "
+            "pairing."
         )
     if kind == "pairs" and not rest:
         raise ParameterError("similarity 'pairs' needs a file: pairs:FILE, with two ids a line and 1 or 0.")
@@ -62,7 +65,7 @@ def check(spec: str) -> str:
 
 
 def kind_of(spec: str) -> str:
-    """labels, folders, tags, pairs or pairing."""
+    """One of KINDS."""
     return check(spec).partition(":")[0]
 
 
@@ -78,6 +81,8 @@ def learn_from(spec: str, train: Dataset) -> Known:
         return KnownLabels(labels, f"{len(names):,} folders: two items are similar that lie in the same one")
     if kind == "tags":
         return KnownTags.of(train, rest)
+    if kind == "labels+tags":
+        return KnownBoth(learn_from("labels", train), KnownTags.of(train, rest))
     if kind == "pairs":
         return KnownPairs.of(train, Path(rest))
     return KnownPairs.alone(len(train))
@@ -89,7 +94,7 @@ def learn_from(spec: str, train: Dataset) -> Known:
 @dataclass(frozen=True, eq=False)
 class KnownLabels:
     labels: NDArray[np.uint8]  # (n, labels)
-    about: str
+    about: str = "labels"
 
     @property
     def said(self) -> str:
@@ -143,6 +148,19 @@ class KnownTags:
 
     def on(self, device: torch.device, dtype: torch.dtype) -> Similarity:
         return SharedWords(self, device, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownBoth:
+    labels: Known
+    tags: KnownTags
+
+    @property
+    def said(self) -> str:
+        return f"{self.labels.said.removesuffix('.')}; the more so if they also share rare words of {self.tags.modality!r}."
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Similarity:
+        return LabelsAndWords(self.labels.on(device, dtype), self.tags.on(device, dtype))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +243,21 @@ class SharedWords:
         own = (batch >= start) & (batch < stop)
         S[own.nonzero()[:, 0], batch[own] - start] = 1
         return S
+
+    def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
+        return None
+
+
+class LabelsAndWords:
+    """S between 0 and 1: labels say most of it, words the rest, so that codes also tell apart what shares a label."""
+
+    within = True
+
+    def __init__(self, labels: Similarity, words: Similarity) -> None:
+        self.labels, self.words = labels, words
+
+    def S(self, batch: Tensor, start: int, stop: int) -> Tensor:
+        return self.labels.S(batch, start, stop).lerp(self.words.S(batch, start, stop), FINER)
 
     def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
         return None

@@ -48,7 +48,7 @@ class Source:
         kind = (self.similarity or "labels").partition(":")[0]
         if data.labels is None and kind == "folders":
             data = data.with_labels_from_folders()
-        elif data.labels is None and kind == "labels":
+        elif data.labels is None and kind in ("labels", "labels+tags"):
             data = data.with_labels_from_text(_text_modality(data), min_count=self.min_tag_count)
         elif self.min_tag_count is not None:
             console.say("Words do not serve as labels here, so --min-tag-count is not used.")
