@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +16,7 @@ from torch import Tensor, nn
 
 from dcmh import distributed
 from dcmh.data.columns import Images
-from dcmh.errors import DataError
 from dcmh.features import SIZE, decoded_batches, to_batch
-from dcmh.files import whole_file
 from dcmh.likelihood import Similarity
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
@@ -239,46 +234,6 @@ class Run:
             side.outputs.copy_(tensors[f"{side.name}/outputs"])
             side.network.load_state_dict(of(f"{side.name}/network/"))
             _remember(side.optimiser, of(f"{side.name}/optimiser/"))
-
-
-class Checkpoint:
-    """One file with networks, optimisers, buffers and codes after a whole iteration.
-
-    `identity` names the run (its settings and data): the checkpoint of another run is refused.
-    """
-
-    def __init__(self, path: Path, identity: str) -> None:
-        self.path = Path(path)
-        self.identity = identity
-
-    def write(self, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
-        from safetensors.torch import save_file
-
-        said = {"identity": self.identity, "record": json.dumps(record)}
-        with whole_file(self.path) as draft:
-            save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, draft, said)
-
-    def read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Tensors and record, or None where there is no checkpoint yet."""
-        from safetensors import SafetensorError, safe_open
-
-        if not self.path.is_file():
-            return None
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                said = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"The checkpoint {self.path} is damaged ({error}). Delete it to start anew.") from error
-        if said.get("identity") != self.identity:
-            raise DataError(
-                f"The checkpoint {self.path} is of another run (other settings, data or version). "
-                "Repeat the command that was interrupted, or leave --resume out to start anew."
-            )
-        return tensors, json.loads(said["record"])
-
-    def remove(self) -> None:
-        self.path.unlink(missing_ok=True)
 
 
 def _memory(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -12,8 +12,9 @@ from commands import finish, left_behind, spawn
 # A state is written after every iteration, and iterations take a while: there is something to interrupt.
 PROGRAM = """
 import sys, time
+import dcmh.checkpoint
 import dcmh.methods.dcmh as method
-method.CHECKPOINT_SECONDS = 0
+dcmh.checkpoint.SECONDS = 0
 record = method.DCMH._record
 def slowly(self, *arguments):
     time.sleep(0.05)
@@ -48,6 +49,15 @@ def wait_for_state(process, folder, before=None):
         time.sleep(0.01)
 
 
+def goes_on_to_the_end(folder, unbroken):
+    """Resumed, it gives the model of an unbroken run, and leaves nothing else."""
+    answer = finish(start(folder, "--resume"))
+    assert answer.code == 0
+    assert "Going on from model.checkpoint." in answer.err
+    assert weights(folder) == unbroken
+    assert left_behind(folder) == ["model"]
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
@@ -68,11 +78,7 @@ def test_killed_at_random_moments_and_resumed_it_gives_the_same_model(tmp_path, 
         assert finish(process).code == -signal.SIGKILL
         assert state_of(tmp_path) not in (None, before)
         assert not (tmp_path / "model").exists()
-    answer = finish(start(tmp_path, "--resume"))
-    assert answer.code == 0
-    assert "Going on from model.checkpoint." in answer.err
-    assert weights(tmp_path) == unbroken
-    assert left_behind(tmp_path) == ["model"]
+    goes_on_to_the_end(tmp_path, unbroken)
 
 
 def test_ctrl_c_finishes_the_iteration_saves_and_goes_on_later(tmp_path, unbroken):
@@ -86,11 +92,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_goes_on_later(tmp_path, unbroke
     assert answer.last.startswith("Stopped after iteration ")
     assert answer.last.endswith(f"saved in model.checkpoint. Go on: dcmh {' '.join(TRAIN)} --resume")
     assert left_behind(tmp_path) == ["model.checkpoint"]
-    answer = finish(start(tmp_path, "--resume"))
-    assert answer.code == 0
-    assert "Going on from model.checkpoint." in answer.err
-    assert weights(tmp_path) == unbroken
-    assert left_behind(tmp_path) == ["model"]
+    goes_on_to_the_end(tmp_path, unbroken)
 
 
 def test_the_second_ctrl_c_stops_at_once(tmp_path, cli):

@@ -18,7 +18,6 @@ import json
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import permutations
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,23 +26,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dcmh import __version__, codes, distributed, metrics, networks, objective, training
+from dcmh import __version__, distributed, held_out, networks, objective, training
 from dcmh import device as devices
 from dcmh import similarity as similarities
+from dcmh.checkpoint import Checkpoint
 from dcmh.data.columns import Images, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError, TrainingStopped
 from dcmh.features import decoded_batches, to_batch
-from dcmh.likelihood import SharedLabels, Similarity, against_all, share_of_similar
+from dcmh.likelihood import against_all, share_of_similar
 from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.networks import hashing
 from dcmh.recipes import Paper, Recipe, Stable, Terms
-from dcmh.training import Checkpoint, Pixels, Run, Side, Step
+from dcmh.training import Pixels, Run, Side, Step
 from dcmh.views import FeatureView, PixelView, View, WordView
 
-CHECKPOINT_SECONDS = 15.0
-FEWEST_HELD_OUT = 10
-MEASURED = 50
+MEASURED = 50  # times at most that the MAP of held-out points is measured in a run
 
 
 class DCMH(Hasher):
@@ -69,7 +67,8 @@ class DCMH(Hasher):
         "bfloat16" (in image networks; tf32 elsewhere), "tf32", "float32" or "float64". Default: the first on a GPU, float32
         on a CPU.
     similarity
-        What makes two items similar: "labels", "folders", "tags", "pairs:FILE" or "pairing"; see `dcmh.similarity`.
+        What makes two items similar: "labels", "folders", "tags", "labels+tags", "pairs:FILE" or "pairing"; see
+        `dcmh.similarity`.
     """
 
     _known: similarities.Known | None = None  # what `similarity` says about the training items; None: their labels
@@ -154,7 +153,7 @@ class DCMH(Hasher):
         return self
 
     def _needs_labels(self) -> bool:
-        return self.similarity == "labels"
+        return similarities.kind_of(self.similarity) in ("labels", "labels+tags")
 
     # -- Algorithm 1 ----------------------------------------------------------------------------------------------
 
@@ -168,7 +167,7 @@ class DCMH(Hasher):
             run = self._start(recipe, inputs, labels, observed, target)
             steps = min(len(side.rows) // min(self.batch_size, len(side.rows)) for side in run.sides)
             epochs = self.epochs or recipe.epochs(steps)
-            self._resume(run)
+            self.history_ = self._checkpoint.resume(run) if self._checkpoint else []
             while run.epoch < epochs:
                 began = time.monotonic()
                 losses = [self._update_network(recipe, run, side, epochs) for side in run.sides]  # theta_x, theta_y
@@ -253,9 +252,9 @@ class DCMH(Hasher):
         target: torch.device,
     ) -> Run:
         training.seed_everything(self.seed)
-        held_out = self._hold_out(observed)
+        aside = held_out.choose(observed, self.validation, self.seed)
         kept = np.ones(len(next(iter(observed.values()))), bool)
-        kept[held_out] = False
+        kept[aside] = False
         precision = devices.precision(self.precision, target)
         dtype = torch.float64 if precision == "float64" else torch.float32
         sides = []
@@ -270,24 +269,19 @@ class DCMH(Hasher):
             outputs = torch.zeros(len(kept), self.bits, device=target, dtype=dtype)
             outputs[rows] = recipe.first_outputs(network, data, rows).to(dtype)
             sides.append(Side(name, network, recipe.optimiser(network), data, rows, outputs))
-        similarity: Similarity
-        if self._known is None:
+        if (known := self._known) is None:
             assert labels is not None
-            similarity = SharedLabels(torch.from_numpy(labels).to(target), dtype)
-        else:
-            similarity = self._known.on(target, dtype)
+            known = similarities.KnownLabels(labels)
+        similarity = known.on(target, dtype)
         shift = recipe.shift(share_of_similar(similarity, len(kept), target))
-        run = Run(sides, similarity, labels, torch.empty_like(sides[0].outputs), held_out, shift)
+        run = Run(sides, similarity, labels, torch.empty_like(sides[0].outputs), aside, shift)
         self._update_codes(run)
+        recorded = target.type == "cuda" and distributed.world() == 1 and self._known is None  # and replayed
         for side in sides:
             if distributed.world() > 1 and isinstance(side.network, hashing.PixelNetwork):
                 side.network.share_batches()
-            side.step = Step(partial(self._step, recipe, run, side), record=self._recorded(target))
+            side.step = Step(partial(self._step, recipe, run, side), record=recorded)
         return run
-
-    def _recorded(self, target: torch.device) -> bool:
-        """Whether steps are recorded and replayed."""
-        return target.type == "cuda" and distributed.world() == 1 and self._known is None
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
         if isinstance(view, PixelView):
@@ -306,58 +300,24 @@ class DCMH(Hasher):
             return super()._view(kind)
         return PixelView() if self.finetune else FeatureView(self.network, weights=self._weights, device=self.device)
 
-    def _hold_out(self, observed: dict[str, NDArray[np.bool_]]) -> NDArray[np.intp]:
-        complete = np.flatnonzero(np.stack(list(observed.values())).all(axis=0))
-        count = int(self.validation * len(complete))
-        count = count if count >= FEWEST_HELD_OUT else 0  # too few to measure: learn from them
-        return np.sort(np.random.default_rng(self.seed).permutation(complete)[:count])
-
-    def _resume(self, run: Run) -> None:
-        self._written = time.monotonic()
-        found = self._checkpoint.read() if self._checkpoint else None
-        if found:
-            tensors, record = found
-            run.restore(tensors)
-            run.epoch, self.history_ = record["epoch"], record["history"]
-
     def _pause(self, run: Run, epochs: int) -> None:
         """Between two iterations: write a checkpoint when it is time, and stop when asked to."""
         stopped = distributed.any_of(self._stop is not None and self._stop())
-        if (
-            self._checkpoint
-            and distributed.rank() == 0
-            and (stopped or time.monotonic() - self._written > CHECKPOINT_SECONDS)
-        ):
-            self._checkpoint.write(run.tensors(), {"epoch": run.epoch, "history": self.history_})
-            self._written = time.monotonic()
+        if self._checkpoint and distributed.rank() == 0 and (stopped or self._checkpoint.is_due):
+            self._checkpoint.keep(run, self.history_)
         if stopped:
             raise TrainingStopped(f"Stopped after iteration {run.epoch} of {epochs}. Go on with --resume.")
 
     def _record(self, run: Run, losses: list[Tensor], epochs: int, began: float) -> None:
-        """Note the iteration; the MAP of held-out points at most MEASURED times in a run."""
+        """Note the iteration; the MAP of held-out points now and then."""
         row: dict[str, Any] = {"epoch": run.epoch, "epochs": epochs}
         row |= dict(zip(Terms._fields, torch.stack(losses).mean(0).tolist(), strict=True))  # waits for the GPU
         row |= {"seconds": round(time.monotonic() - began, 3)}
         measured = run.epoch == epochs or run.epoch % -(-epochs // MEASURED) == 0
-        row |= {"map": self._held_out_map(run) if measured else {}}
+        row |= {"map": held_out.mean_average_precision(run) if measured else {}}
         self.history_.append(row)
         if self._progress:
             self._progress(row)
-
-    def _held_out_map(self, run: Run) -> dict[str, float]:
-        """MAP of the held-out training points as queries against the other training points, in every direction."""
-        if not len(run.held_out) or run.labels is None:
-            return {}
-        rows = torch.from_numpy(run.held_out).to(run.B.device)
-        labels = run.labels
-        query = {side.name: codes.pack(codes.sign(side.at_rest(rows).cpu().numpy())) for side in run.sides}
-        found = {}
-        for a, b in permutations(run.sides, 2):
-            there = b.rows.cpu().numpy()
-            database = codes.pack(codes.sign(b.outputs[b.rows].cpu().numpy()))
-            counts = metrics.rank_counts(query[a.name], database, labels[run.held_out], labels[there], self.bits)
-            found[f"{a.name}_to_{b.name}"] = round(counts.mean_average_precision(ties="expected"), 4)
-        return found
 
     # -- out of sample --------------------------------------------------------------------------------------------
 
