@@ -11,7 +11,7 @@ import pytest
 from dcmh.data import Dataset
 from dcmh.errors import DataError
 from dcmh.methods.dcmh import DCMH
-from dcmh.tuning import SEEDS, STAGES, Search, Trial, divide, spelt
+from dcmh.tuning import SEEDS, STAGES, Search, Trial, Trials, divide, spelt
 
 
 def pairs(n=300, seed=0):
@@ -30,29 +30,30 @@ def search(folder, budget=1000.0, method=None, fixed=(), **settings):
     return Search(method, pairs(), folder, budget=budget, fixed=set(fixed), **settings)
 
 
-class Pretended(Search):
+class Pretended(Trials):
     """Trials that take no time: `worth` says what each change adds, to the items that select and to those that confirm."""
 
     worth: dict[str, tuple[float, float]]
     seconds = 1.0
 
-    def _perform(self, trial):
+    def perform(self, trial):
         item = 0.1 * np.random.default_rng(0).normal(size=50)  # some are harder than others, for every trial
         noise = item + 0.01 * np.random.default_rng(list(trial.name.encode())).normal(size=50)
         added = np.sum([self.worth.get(spelt((one,)), (0, 0)) for one in trial.changes] or [(0, 0)], axis=0)
-        epochs = self._epochs(trial)
-        record = {"format": 1, "identity": self._identity, "changes": dict(trial.changes), "stage": trial.stage}
+        epochs = self.epochs(trial)
+        record = {"format": 1, "identity": self.identity, "changes": dict(trial.changes), "stage": trial.stage}
         record |= {"seed": trial.seed, "epochs": epochs, "training": self.seconds * epochs / 16, "measuring": 0.0}
         record |= {"iteration": self.seconds / 16, "directions": {"image_to_text": 0.5 + added[0]}}
         record |= {"select": (0.5 + added[0] + noise).tolist(), "confirm": (0.5 + added[1] + noise).tolist()}
-        self._file(trial).parent.mkdir(parents=True, exist_ok=True)
-        self._file(trial).write_text(json.dumps(record))
+        self.file(trial).parent.mkdir(parents=True, exist_ok=True)
+        self.file(trial).write_text(json.dumps(record))
         return record
 
 
 def pretended(folder, worth, budget=1000.0, **settings):
-    found = Pretended(DCMH(bits=8, epochs=16, **settings), pairs(), folder, budget=budget, fixed=set())
-    found.worth = worth
+    found = Search(DCMH(bits=8, epochs=16, **settings), pairs(), folder, budget=budget, fixed=set())
+    found.trials = Pretended(found.method, found.parts, folder, found.trials.identity)
+    found.trials.worth = worth
     return found
 
 
@@ -148,7 +149,7 @@ def test_real_trials_go_on_where_they_stopped(tmp_path, monkeypatch):
     again = search(tmp_path, budget=30.0, fixed=["epochs", "dropout", "learning_rate", "eta"]).run()
     assert (again.chosen, again.verdict, again.spent) == (whole.chosen, whole.verdict, whole.spent)
     other = search(tmp_path, method=DCMH(bits=16, hidden=16, epochs=16, device="cpu"))
-    assert other._read(Trial((), 1 / 16)) is None  # of other settings
+    assert other.trials.read(Trial((), 1 / 16)) is None  # of other settings
 
 
 def test_without_labels_the_pairing_decides(tmp_path):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,16 +58,8 @@ def decode(source: Source, size: int) -> NDArray[np.uint8]:
         raise ParameterError(f"size must be at least 1 pixel, not {size}.")
     if isinstance(source, np.ndarray):
         return _fit(_to_rgb(_from_array(source)), size)
-    try:
-        with _open(source) as picture:
-            # JPEG can be decoded at 1/2, 1/4 or 1/8: at twice the size wanted the result looks the same.
-            picture.draft(None, (2 * size, 2 * size))
-            picture.load()
-            return _fit(_to_rgb(_turn(picture)), size)
-    except ImageError:
-        raise
-    except Exception as error:  # Pillow raises almost anything on damaged files
-        raise ImageError(_reason(error, source)) from error
+    with _turned(source, size) as picture:
+        return _fit(_to_rgb(picture), size)
 
 
 def thumbnail(source: Source, size: int) -> bytes:
@@ -76,18 +69,10 @@ def thumbnail(source: Source, size: int) -> bytes:
     """
     if isinstance(source, np.ndarray):
         return _jpeg(_to_rgb(_from_array(source)), size)
-    try:
-        with _open(source) as picture:
-            picture.draft(None, (2 * size, 2 * size))
-            picture.load()
-            small = _turn(picture)
-            if small.mode in ("RGB", "RGBA", "L"):  # others lose their meaning when they are resampled
-                small.thumbnail((2 * size, 2 * size), Image.Resampling.BOX)
-            return _jpeg(_to_rgb(small), size)
-    except ImageError:
-        raise
-    except Exception as error:  # Pillow raises almost anything on damaged files
-        raise ImageError(_reason(error, source)) from error
+    with _turned(source, size) as picture:
+        if picture.mode in ("RGB", "RGBA", "L"):  # others lose their meaning when they are resampled
+            picture.thumbnail((2 * size, 2 * size), Image.Resampling.BOX)
+        return _jpeg(_to_rgb(picture), size)
 
 
 def content_hash(source: Source) -> bytes:
@@ -135,6 +120,21 @@ def unreadable(
             if progress is not None:
                 progress(row + 1, len(images))
     return failed
+
+
+@contextlib.contextmanager
+def _turned(source: str | Path | bytes, size: int) -> Iterator[Image.Image]:
+    """The picture of a file, upright; what goes wrong with it within the block is an ImageError."""
+    try:
+        with _open(source) as picture:
+            # JPEG can be decoded at 1/2, 1/4 or 1/8: at twice the size wanted the result looks the same.
+            picture.draft(None, (2 * size, 2 * size))
+            picture.load()
+            yield _turn(picture)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises almost anything on damaged files
+        raise ImageError(_reason(error, source)) from error
 
 
 def _open(source: str | Path | bytes) -> Image.Image:

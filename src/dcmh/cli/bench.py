@@ -13,7 +13,7 @@ from dcmh.cli.options import Switch
 from dcmh.errors import ParameterError
 
 if TYPE_CHECKING:
-    from dcmh.bench import Task
+    from dcmh.bench import Pace, Task, Workbench
 
 
 def bench(
@@ -64,14 +64,7 @@ def bench(
         raise ParameterError(f"--jobs {jobs}: at least one run at a time.")
     settled = bench.read(config)
     tasks = bench.plan(settled, only=only or (), features=features or (), bits=bits or (), seeds=seeds)
-    pace, todo, failed = bench.Pace(), [], 0
-    for task in tasks:
-        record = bench.done(task, out)
-        if record is None:
-            todo.append(task)
-        else:
-            pace.note(record)
-            failed += "error" in record
+    todo, pace, failed = _to_do(tasks, out)
     said = bench.summary(tasks, len(tasks) - len(todo))
     about: dict[str, Any] = {"data": settled.name, "results": str(out / settled.name), "runs": len(tasks)}
     about |= {"done": len(tasks) - len(todo)}
@@ -84,15 +77,30 @@ def bench(
     if json:
         console.result_json(about | {"done": len(tasks), "ran": len(todo), "refused": failed})
     else:
-        now = (
-            f"{len(todo):,} done now, {len(tasks):,} in all" if todo else f"Nothing to do, all {len(tasks):,} are done"
-        )
+        done = f"Nothing to do, all {len(tasks):,} are done"
+        if todo:
+            done = f"Runs: {len(todo):,} done now, {len(tasks):,} in all"
         refused = f"; {failed:,} refused by the method, the report says why" if failed else ""
-        console.result(f"Runs: {now}{refused}." if todo else f"{now}{refused}.")
+        console.result(f"{done}{refused}.")
     console.say(f"Results are in {out / settled.name}. Next: dcmh report {shlex.quote(str(out / settled.name))}")
 
 
-def _run(workbench: Any, todo: list[Task], out: Path, jobs: int, pace: Any) -> int:
+def _to_do(tasks: list[Task], out: Path) -> tuple[list[Task], Pace, int]:
+    """The runs without a result; how long the others took, and how many of those their method refused."""
+    from dcmh import bench
+
+    todo, pace, failed = [], bench.Pace(), 0
+    for task in tasks:
+        record = bench.done(task, out)
+        if record is None:
+            todo.append(task)
+        else:
+            pace.note(record)
+            failed += "error" in record
+    return todo, pace, failed
+
+
+def _run(workbench: Workbench, todo: list[Task], out: Path, jobs: int, pace: Pace) -> int:
     """Run what is to do; how many runs their method refused."""
     from dcmh import bench
 

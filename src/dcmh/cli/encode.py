@@ -78,8 +78,7 @@ def encode(
     if modality not in items.modalities or not items.observed(modality).any():
         raise DataError(f"No item of {data} has the modality {modality!r}. It has: {', '.join(items.modalities)}.")
     out = out or Path(f"{items.name or 'data'}.{modality}.codes")
-    if out.exists() and not (out / HEADER).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"{out} exists and holds no dcmh codes, so it is not overwritten. Choose another --out.")
+    _check_out(out)
     found = _encoded(encoders, items, modality, out, workers)
     if found is None:  # the first process writes
         return 0
@@ -94,6 +93,11 @@ def encode(
         console.result(f"{len(rows):,} codes of {encoders.bits} bits in {out}")
     console.say(f"Next: dcmh info {shlex.quote(str(out))}")
     return 3 if strict and skipped else 0
+
+
+def _check_out(out: Path) -> None:
+    if out.exists() and not (out / HEADER).is_file() and (not out.is_dir() or any(out.iterdir())):
+        raise ModelError(f"{out} exists and holds no dcmh codes, so it is not overwritten. Choose another --out.")
 
 
 def _encoded(

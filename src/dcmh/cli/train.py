@@ -7,7 +7,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
@@ -60,9 +60,7 @@ def train(
     items, method, dcmh = settled(run.config, items, method, dcmh)
     model = options.build(method, dcmh)
     device = device_of(method.device)
-    where = source.Source(
-        data, items.text, bool(items.keep_partial), items.min_tag_count, items.modalities, dcmh.similarity
-    )
+    where = source_of(data, items, dcmh)
     whole = where.labelled()
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
@@ -77,20 +75,16 @@ def train(
     split = divide(found.data, items.queries, items.train_size, seed)
     console.say(_intention(model, found.data, split, device))
     _say_similarity(model, split)
-    record = {
-        "data": where.record(),
-        "device": device,
-        "command": console.command(),
-        "seconds": {"features": round(time.monotonic() - began, 2)},
-        "skipped": found.skipped,
-    }
+    seconds = {"features": round(time.monotonic() - began, 2)}
+    record: dict[str, Any] = {"data": where.record(), "device": device, "command": console.command()}
+    record |= {"seconds": seconds, "skipped": found.skipped}  # learning adds its own seconds
     if console.follows():
         follow(model, split, out)
         return 0
     report = learn(model, split, out, resume=run.resume, record=record)
     if run.json:
         said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(found.skipped)}
-        console.result_json(said | {"seconds": record["seconds"], "report": report.to_json()})
+        console.result_json(said | {"seconds": seconds, "report": report.to_json()})
     else:
         console.say(measures.summary(report))
         console.result(measures.table(report))
@@ -131,6 +125,13 @@ def settled(
     return options.merged(given[0], read[0]), options.merged(given[1], read[1]), options.merged(given[2], read[2])
 
 
+def source_of(data: str, items: DataOptions, dcmh: DCMHOptions) -> source.Source:
+    """DATA, read as the flags say."""
+    return source.Source(
+        data, items.text, bool(items.keep_partial), items.min_tag_count, items.modalities, dcmh.similarity
+    )
+
+
 def device_of(name: str | None) -> str:
     from dcmh import device as devices
 
@@ -164,7 +165,7 @@ def _say_similarity(model: Hasher, split: Split) -> None:
         console.say(
             "There are no labels to measure by: a query's own item, in the other modality, is what it should find."
         )
-    elif similarity.kind_of(spec) not in ("labels", "folders"):
+    elif similarity.kind_of(spec) not in ("labels", "folders", "labels+tags"):
         console.say("It is measured by the labels of the data, which it does not learn from.")
 
 

@@ -14,13 +14,13 @@ from cyclopts import Parameter
 
 from dcmh.cli import console, options, source
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
-from dcmh.cli.train import device_of, divide, settled
+from dcmh.cli.train import device_of, divide, settled, source_of
 from dcmh.errors import MissingExtra, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Split
     from dcmh.methods.dcmh import DCMH
-    from dcmh.tuning import Outcome, Result
+    from dcmh.tuning import Outcome, Parts, Result, Search
 
 CONFIG, TABLE = "tuned.toml", "table.md"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "": 1}
@@ -67,10 +67,7 @@ def tune(
     items, method, dcmh = settled(run.config, items, method, dcmh)
     model = _model(method, dcmh)
     device = device_of(method.device)
-    where = source.Source(
-        data, items.text, bool(items.keep_partial), items.min_tag_count, items.modalities, dcmh.similarity
-    )
-    whole = where.labelled()
+    whole = source_of(data, items, dcmh).labelled()
     out = run.out or Path(f"{whole.name or 'data'}.tune")
     found = source.readable(whole, model._view("image"), device)
     source.say_skipped(found.skipped)
@@ -79,14 +76,7 @@ def tune(
     share = len(split.train) / len(split.database)
     search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)
     console.say(_intention(model, split, search.parts, budget, device))
-    try:
-        with console.progress("tune") as bar:
-            outcome = search.run(
-                lambda spent, what: bar.update(min(int(spent), int(budget)), int(budget), what, left=budget - spent)
-            )
-    except KeyboardInterrupt:
-        kept = f"{len(search.results):,} trials are done and kept in {out}"
-        raise KeyboardInterrupt(f"Interrupted. {kept}. Go on: {console.command()}") from None
+    outcome = _run(search)
     files = _write(out, outcome, _config(items, method, dcmh, outcome, model), model)
     if run.json:
         console.result_json(_record(outcome, out, files))
@@ -113,12 +103,24 @@ def _model(method: MethodOptions, dcmh: DCMHOptions) -> DCMH:
     return model
 
 
-def _intention(model: DCMH, split: Split, parts: Any, budget: float, device: str) -> str:
+def _intention(model: DCMH, split: Split, parts: Parts, budget: float, device: str) -> str:
     return (
         f"Choosing settings for {model.bits}-bit codes on {device} within {console.span(budget)}: of "
         f"{len(split.train):,} training items {len(parts.learn):,} are learned from, {len(parts.select):,} select and "
         f"{len(parts.confirm):,} confirm; the {len(split.query):,} queries are not looked at."
     )
+
+
+def _run(search: Search) -> Outcome:
+    whole = int(search.budget)
+    try:
+        with console.progress("tune") as bar:
+            return search.run(
+                lambda spent, what: bar.update(min(int(spent), whole), whole, what, left=search.budget - spent)
+            )
+    except KeyboardInterrupt:
+        kept = f"{len(search.results):,} trials are done and kept in {search.folder}"
+        raise KeyboardInterrupt(f"Interrupted. {kept}. Go on: {console.command()}") from None
 
 
 def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:

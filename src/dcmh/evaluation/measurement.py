@@ -1,15 +1,14 @@
-"""How good a model is on a split: every modality as query against every other one as database, and against joint codes.
+"""Measure a model on a split: every modality as query against every other one as database, and against joint codes.
 
 What is relevant is said by labels; without any, by the pairing: the one relevant item is the query's own in another modality.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 from dcmh import codes
 from dcmh.data.dataset import JOINT
 from dcmh.errors import DataError
-from dcmh.metrics import TIES, Counts, Curve, Lookup, Ties, rank_counts, stable_average_precision
+from dcmh.evaluation.report import DirectionReport, Relevance, Report
+from dcmh.metrics import TIES, Counts, Ties, rank_counts, stable_average_precision
 from dcmh.metrics.paired import paired_counts, paired_stable
 from dcmh.metrics.ties import check_k
 
 KS = (1, 5, 10, 50, 100)
-Relevance = Literal["labels", "pairing"]
 
 
 class Part(Protocol):
@@ -66,115 +65,6 @@ class Model(Protocol):
     def encode(self, **columns: Any) -> NDArray[np.int8]: ...
 
 
-@dataclass(frozen=True, eq=False)
-class DirectionReport:
-    """One modality searched by another.
-
-    `queries` and `database` count the items observed in the two modalities; all measures are over those.
-    `points` and `relevant`, (bits + 1,), count the pairs at each distance, over all queries.
-    """
-
-    queries: int
-    database: int
-    chance: float
-    without_relevant: int
-    map: dict[Ties, float]
-    precision_at: dict[int, float]
-    recall_at: dict[int, float]
-    lookup: Lookup
-    points: NDArray[np.int64]
-    relevant: NDArray[np.int64]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "queries": self.queries,
-            "database": self.database,
-            "chance": self.chance,
-            "without_relevant": self.without_relevant,
-            "map": dict(self.map),
-            "precision_at": {str(k): value for k, value in self.precision_at.items()},
-            "recall_at": {str(k): value for k, value in self.recall_at.items()},
-            "lookup": _rows(self.lookup),
-            "lookup_per_query": _rows(self.lookup.per_query),
-            "by_distance": [
-                {"distance": distance, "points": int(points), "relevant": int(relevant)}
-                for distance, (points, relevant) in enumerate(zip(self.points, self.relevant, strict=True))
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        per_query = Curve(*_columns(record["lookup_per_query"]))
-        return cls(
-            queries=record["queries"],
-            database=record["database"],
-            chance=record["chance"],
-            without_relevant=record["without_relevant"],
-            map=dict(record["map"]),
-            precision_at={int(k): value for k, value in record["precision_at"].items()},
-            recall_at={int(k): value for k, value in record["recall_at"].items()},
-            lookup=Lookup(*_columns(record["lookup"]), per_query=per_query),
-            points=np.array([row["points"] for row in record["by_distance"]], np.int64),
-            relevant=np.array([row["relevant"] for row in record["by_distance"]], np.int64),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Report:
-    """What `evaluate` found. `directions` maps "image_to_text" and the like to their measures.
-
-    `chance` and `without_relevant` are over all queries and the whole database. `k`, if any, is the number of ranks
-    that counted in MAP. `relevance` is what said which items are relevant.
-    """
-
-    bits: int
-    queries: int
-    database: int
-    train: int
-    chance: float
-    without_relevant: int
-    k: int | None
-    directions: dict[str, DirectionReport]
-    relevance: Relevance = "labels"
-
-    def __getitem__(self, direction: str) -> DirectionReport:
-        return self.directions[direction]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers, lists and dictionaries; null where a measure is undefined."""
-        return {
-            "bits": self.bits,
-            "queries": self.queries,
-            "database": self.database,
-            "train": self.train,
-            "chance": self.chance,
-            "without_relevant": self.without_relevant,
-            "k": self.k,
-            "relevance": self.relevance,
-            **{name: direction.to_json() for name, direction in self.directions.items()},
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Undo `to_json`."""
-        try:
-            return cls(
-                bits=record["bits"],
-                queries=record["queries"],
-                database=record["database"],
-                train=record["train"],
-                chance=record["chance"],
-                without_relevant=record["without_relevant"],
-                k=record["k"],
-                relevance=record.get("relevance", "labels"),
-                directions={name: DirectionReport.from_json(value) for name, value in record.items() if "_to_" in name},
-            )
-        except KeyError as error:
-            raise DataError(
-                f"This is no evaluation report: it lacks {error}. Write one with Report.to_json."
-            ) from error
-
-
 def evaluate(
     model: Model, split: Split, *, k: int | None = None, joint: bool = False, relevance: Relevance = "labels"
 ) -> Report:
@@ -215,14 +105,6 @@ def evaluate(
         k=k,
         directions={f"{a}_to_{b}": _direction(query[a], database[b], model.bits, k) for a, b in pairs},
     )
-
-
-def short(direction: str, among: Iterable[str]) -> str:
-    """image_to_text as I→T; by whole names where two modalities of these directions begin alike."""
-    names = {name for each in among for name in each.split("_to_")} | set(direction.split("_to_"))
-    first = {name[:1].upper() for name in names}
-    clear = len(first) == len(names)
-    return "→".join(name[:1].upper() if clear else name for name in direction.split("_to_"))
 
 
 @dataclass(frozen=True)
@@ -343,22 +225,3 @@ def _paired(
     precision: dict[Ties, float] = {"stable": float(paired_stable(query, pool, wanted, k=k).mean())}
     precision |= {ties: counts.mean_average_precision(ties=ties, k=k) for ties in TIES if ties != "stable"}
     return _report(counts, precision)
-
-
-def _rows(curve: Curve) -> list[dict[str, Any]]:
-    measures = {"precision": curve.precision, "recall": curve.recall, "f": curve.f}
-    return [
-        {"radius": int(radius), **{name: _number(values[i]) for name, values in measures.items()}}
-        for i, radius in enumerate(curve.radius)
-    ]
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    def measure(name: str) -> NDArray[np.float64]:
-        return np.array([math.nan if row[name] is None else row[name] for row in rows], np.float64)
-
-    return np.array([row["radius"] for row in rows], np.int64), measure("precision"), measure("recall"), measure("f")

@@ -14,28 +14,22 @@ The defaults are in every stage. Each trial is one JSON file, so that an interru
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh import __version__, codes, metrics
+from dcmh import __version__
 from dcmh.data.dataset import Dataset
-from dcmh.errors import DataError
-from dcmh.files import write_text
 from dcmh.methods.dcmh import DCMH
-from dcmh.metrics.paired import paired_counts
+from dcmh.tuning.parts import divide
+from dcmh.tuning.trials import Changes, Result, Trial, Trials, iterations, spelt
 
-FORMAT = 1
 STAGES = (0.25, 0.5, 1.0)  # of the length
 BEST = 3  # candidates that stage 2 takes from stage 1
 SEEDS = (0, 1)  # added to the method's, in stage 3
-FEWEST = 20  # queries in each of the two parts
 SURE = 2.0  # standard errors
 
 # What each setting is tried at, besides its default; those that matter more come first. `length` multiplies the iterations.
@@ -57,48 +51,7 @@ _TRIED: list[tuple[str, float]] = [
 ]
 _FACTORS = ("gamma", "eta", "learning_rate")  # tried at so many times their default
 
-Changes = tuple[tuple[str, float], ...]  # what differs from the defaults; () for the defaults
 Progress = Callable[[float, str], None]  # seconds spent, what now
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The training items, divided. `database` is what the two sets of queries search."""
-
-    learn: Dataset
-    database: Dataset
-    select: Dataset
-    confirm: Dataset
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One training with some settings. `stage` is the share of the length."""
-
-    changes: Changes
-    stage: float
-    seed: int = 0
-
-    @property
-    def name(self) -> str:
-        said = ",".join(f"{name}={value:g}" for name, value in self.changes) or "defaults"
-        return f"{said}-{self.stage:.3g}-{self.seed}"
-
-
-@dataclass
-class Result:
-    """What a trial gave: for each query of the two parts the mean over directions of its average precision."""
-
-    trial: Trial
-    epochs: int
-    select: NDArray[np.float64]
-    confirm: NDArray[np.float64]
-    directions: dict[str, float]  # MAP on `select`
-    seconds: float
-
-    @property
-    def score(self) -> float:
-        return float(self.select.mean())
 
 
 @dataclass
@@ -113,28 +66,6 @@ class Outcome:
     spent: float = 0.0
     epochs: int = 0  # of the chosen settings, on all training items
     sizes: dict[str, int] = field(default_factory=dict)
-
-
-def divide(train: Dataset, trained_share: float, seed: int) -> Parts:
-    """A tenth to select, a tenth to confirm, the others to learn from and to be found.
-
-    `trained_share` is the share of training items in the real database. Below 1, some items are kept from learning, so
-    that the database here is made up alike.
-    """
-    each = max(FEWEST, min(1000, len(train) // 10))
-    outer = train.split(2 * each, None, seed)
-    order = np.random.default_rng(seed).permutation(len(outer.query))
-    rest = outer.database
-    learn = database = rest
-    if trained_share < 0.99:
-        mixed = np.random.default_rng(seed + 1).permutation(len(rest))
-        unseen = mixed[: round(0.15 * len(train))]
-        learned = mixed[len(unseen) :]
-        beside = learned[: round(len(unseen) * trained_share / (1 - trained_share))]
-        learn, database = rest.take(np.sort(learned)), rest.take(np.sort(np.concatenate([unseen, beside])))
-    if len(learn) < 2 * FEWEST:
-        raise DataError(f"{len(train):,} training items are too few to choose settings by. Train with the defaults.")
-    return Parts(learn, database, outer.query.take(np.sort(order[:each])), outer.query.take(np.sort(order[each:])))
 
 
 class Search:
@@ -153,7 +84,8 @@ class Search:
         self.scale = 1.0  # of all lengths, where the budget is short
         self._fixed = fixed
         said = {name: str(value) for name, value in method.parameters.items() if name != "device"}
-        self._identity = json.dumps([__version__, train.fingerprint(), round(trained_share, 3), said], sort_keys=True)
+        identity = json.dumps([__version__, train.fingerprint(), round(trained_share, 3), said], sort_keys=True)
+        self.trials = Trials(method, self.parts, folder, identity)
         self._pace = (0.0, 0.0)  # seconds of an iteration, and of all else in a trial
 
     def run(self, progress: Progress | None = None) -> Outcome:
@@ -215,7 +147,7 @@ class Search:
 
     def _outcome(self, chosen: Changes, verdict: str, gain: float | None = None, error: float | None = None) -> Outcome:
         length = dict(chosen).get("length", 1.0)
-        whole = _iterations(self.method, self.train)
+        whole = iterations(self.method, self.train)
         parts = {name: len(getattr(self.parts, name)) for name in ("learn", "database", "select", "confirm")}
         return Outcome(self.results, chosen, verdict, gain, error, self.spent, round(whole * length), parts)
 
@@ -235,8 +167,9 @@ class Search:
     def _measure_pace(self) -> None:
         """A short trial of the defaults tells what the others will cost, and whether all lengths must shrink."""
         for seed in SEEDS:  # the first one also waits for what is only loaded once
-            record = self._read(self._try(Trial((), 1 / 16, seed), shown=False).trial)
-        assert record is not None
+            trial = Trial((), 1 / 16, seed)
+            self._try(trial, shown=False)
+        record = self.trials.record(trial)
         around = max(0.0, record["training"] - record["iteration"] * record["epochs"]) + record["measuring"]
         self._pace = record["iteration"], around
         least = 5 * self._cost(STAGES[0]) + self._reserve(2)
@@ -245,7 +178,7 @@ class Search:
 
     def _cost(self, stage: float, changes: Changes = ()) -> float:
         iteration, around = self._pace
-        return self._epochs(Trial(changes, stage * self.scale)) * iteration + around
+        return self.trials.epochs(Trial(changes, stage * self.scale)) * iteration + around
 
     def _reserve(self, stage: int, changes: Changes = ()) -> float:
         """What the stages from this one on need at least."""
@@ -255,16 +188,10 @@ class Search:
     def _left(self) -> float:
         return self.budget - self.spent
 
-    # -- one trial ------------------------------------------------------------------------------------------------
-
-    def _epochs(self, trial: Trial) -> int:
-        length = dict(trial.changes).get("length", 1.0)
-        return max(1, round(_iterations(self.method, self.parts.learn) * length * trial.stage))
-
     def _try(self, trial: Trial, *, shown: bool = True) -> Result:
-        """The result of a trial, from its file where there is one."""
-        self._progress(self.spent, f"{spelt(trial.changes)}, {self._epochs(trial)} iterations")
-        record = self._read(trial) or self._perform(trial)
+        """The result of a trial; its time counts, also where it is from a file."""
+        self._progress(self.spent, f"{spelt(trial.changes)}, {self.trials.epochs(trial)} iterations")
+        record = self.trials.record(trial)
         select, confirm = (np.array(record[name]) for name in ("select", "confirm"))
         seconds = record["training"] + record["measuring"]
         result = Result(trial, record["epochs"], select, confirm, record["directions"], seconds)
@@ -272,52 +199,6 @@ class Search:
         if shown:
             self.results.append(result)
         return result
-
-    def _perform(self, trial: Trial) -> dict[str, Any]:
-        changed = {name: value for name, value in trial.changes if name != "length"}
-        settings = self.method.parameters | changed
-        settings |= {"epochs": self._epochs(trial), "seed": self.method.seed + trial.seed, "validation": 0.0}
-        began = time.perf_counter()
-        model = DCMH(**settings).fit(self.parts.learn)
-        trained = time.perf_counter()
-        measured = {name: _per_query(model, getattr(self.parts, name), self.parts.database) for name in _PARTS}
-        record = {
-            "format": FORMAT,
-            "identity": self._identity,
-            "changes": dict(trial.changes),
-            "stage": trial.stage,
-            "seed": trial.seed,
-            "epochs": settings["epochs"],
-            "iteration": float(np.median([row["seconds"] for row in model.history_])),
-            "training": round(trained - began, 3),
-            "measuring": round(time.perf_counter() - trained, 3),
-            "directions": {name: round(float(values.mean()), 5) for name, values in measured["select"].items()},
-        }
-        for name, values in measured.items():
-            record[name] = np.mean(list(values.values()), axis=0).round(5).tolist()
-        write_text(self._file(trial), json.dumps(record) + "\n")
-        return record
-
-    def _file(self, trial: Trial) -> Path:
-        return self.folder / "trials" / f"{trial.name}.json"
-
-    def _read(self, trial: Trial) -> dict[str, Any] | None:
-        """What a finished trial of this very search wrote."""
-        try:
-            record = json.loads(self._file(trial).read_text(encoding="utf-8"))
-            same = record["format"] == FORMAT and record["identity"] == self._identity
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return dict(record) if same else None
-
-
-_PARTS = ("select", "confirm")
-
-
-def spelt(changes: Changes) -> str:
-    """Such as: gamma 0.3, length x2."""
-    said = [f"length x{value:g}" if name == "length" else f"{name} {value:g}" for name, value in changes]
-    return ", ".join(said) or "defaults"
 
 
 def _combined(base: Result, order: list[Result]) -> Changes:
@@ -334,30 +215,3 @@ def _combined(base: Result, order: list[Result]) -> Changes:
 def _paired(difference: NDArray[np.float64]) -> tuple[float, float]:
     """The mean and its standard error."""
     return float(difference.mean()), float(difference.std(ddof=1) / len(difference) ** 0.5)
-
-
-def _iterations(method: DCMH, train: Dataset) -> int:
-    """How many iterations the method would take on these items."""
-    if method.epochs is not None:
-        return method.epochs
-    fewest = min(int(train.observed(name).sum()) for name in train.modalities)
-    return method._recipe().epochs(fewest // min(method.batch_size, fewest))
-
-
-def _per_query(model: DCMH, query: Dataset, database: Dataset) -> Mapping[str, NDArray[np.float64]]:
-    """Average precision of each query in each direction; 1 / rank of its own item where there are no labels."""
-    found = {}
-    for a, b in permutations(model.modalities, 2):
-        there = np.flatnonzero(database.observed(b))
-        asked, pool = (
-            codes.pack(model.encode(**{a: query[a]})),
-            codes.pack(model.encode(**{b: database[b].take(there)})),
-        )
-        if query.labels is not None and database.labels is not None:
-            counts = metrics.rank_counts(asked, pool, query.labels, database.labels[there], model.bits)
-        else:
-            own = codes.pack(model.encode(**{b: query[b]}))
-            wanted = len(pool) + np.arange(len(own))
-            counts = paired_counts(asked, np.concatenate([pool, own]), wanted, model.bits)
-        found[f"{a}_to_{b}"] = counts.average_precision(ties="expected")
-    return found
