@@ -29,6 +29,7 @@ import servers
 from dcmh.index import HammingIndex
 from dcmh.index.milvus import MilvusIndex
 from dcmh.index.postgres import PostgresIndex
+from dcmh.index.postgres_table import limited
 from dcmh.index.remote import results_of
 
 RADII = (0, 3, 7)
@@ -121,7 +122,7 @@ def postgres(bench: Bench) -> None:
         for what, size in postgres_sizes(index).items():
             bench.note("postgres", f"bytes a row: {what}", size / len(bench.ids), "B")
         bench.exact("postgres", index)
-        limit = index._limited(None)
+        limit = limited(None)
         scan = bench.ask(
             "postgres",
             f"exact top {K}, by a scan",
@@ -137,10 +138,10 @@ def postgres(bench: Bench) -> None:
 
 def postgres_sizes(index: PostgresIndex) -> dict[str, int]:
     """Bytes of the table and of its indexes."""
-    table = index._rows("SELECT pg_table_size(%s::regclass)", (f"dcmh_{index.server.address.collection}.codes",))
+    table = index._table.rows("SELECT pg_table_size(%s::regclass)", (f"dcmh_{index.server.address.collection}.codes",))
     sizes = {"table": table[0][0]}
     query = "SELECT indexname, pg_relation_size((schemaname || '.' || indexname)::regclass) FROM pg_indexes "
-    for name, size in index._rows(query + "WHERE tablename = 'codes'"):
+    for name, size in index._table.rows(query + "WHERE tablename = 'codes'"):
         what = "primary key" if "pkey" in name else "HNSW" if "hnsw" in name else "substring indexes"
         sizes[what] = sizes.get(what, 0) + size
     return sizes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dcmh.errors import ModelMismatch
-from dcmh.index import postgres as module
+from dcmh.index import postgres_lookups as lookups
 from dcmh.index.postgres import PostgresIndex
 
 COUNT = 30_000
@@ -57,17 +57,17 @@ def test_lookups_are_exact(loaded):
 def test_longer_substrings_for_larger_tables(loaded, monkeypatch, part):
     index, codes = loaded
     if index.bits < 64:
-        assert module.make_plan(16, part) == module.make_plan(16, 16)
+        assert lookups.make_plan(16, part) == lookups.make_plan(16, 16)
         return
-    monkeypatch.setattr(module, "PARTS", ((16, 10), (part, 2**63)))
+    monkeypatch.setattr(lookups, "PARTS", ((16, 10), (part, 2**63)))
     index.optimise()
-    assert index.plan == module.make_plan(index.bits, part)
+    assert index.plan == lookups.make_plan(index.bits, part)
     check(index, codes)
     monkeypatch.undo()
     index.optimise()
-    assert index.plan == module.make_plan(index.bits, 16)
-    names = [row[0] for row in index._rows("SELECT indexname FROM pg_indexes WHERE tablename = 'codes'")]
-    assert len(set(names) & set(index._names(index.plan))) == len(index.plan.starts)
+    assert index.plan == lookups.make_plan(index.bits, 16)
+    names = [row[0] for row in index._table.rows("SELECT indexname FROM pg_indexes WHERE tablename = 'codes'")]
+    assert len(set(names) & set(lookups.names(index._table, index.plan))) == len(index.plan.starts)
 
 
 def test_the_plan_asks_the_indexes(loaded):

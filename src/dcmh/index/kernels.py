@@ -8,6 +8,8 @@ rows which are too far, nearly all of them, never meet a branch. Hits are 64-bit
 
 `width` is a tuple with one entry for each 64-bit word of a code: its length is known to the compiler, which makes one
 variant for each. All kernels release the interpreter lock, so threads scan side by side.
+
+`nearest` and `near` both spell out how 64 rows are compared: a call would keep the compiler from vectorising it as well.
 """
 
 from __future__ import annotations
@@ -175,6 +177,16 @@ def keep_nearest(keys: Words, size: int, k: int, histogram: NDArray[np.int64]) -
 
 
 @compiled
+def write_nearest(out: Words, keys: Words, size: int, histogram: NDArray[np.int64]) -> None:
+    """Write the nearest of `size` keys to out, and NOTHING where there are too few."""
+    if size > len(out):
+        keep_nearest(keys, size, len(out), histogram)
+        size = len(out)
+    out[:size] = keys[:size]
+    out[size:] = NOTHING
+
+
+@compiled
 def even_group(queries: int, most: int) -> Any:
     """Size of groups that are about equal and no larger than `most`: each group is a pass over all rows."""
     groups = max(1, -(-queries // most))
@@ -230,12 +242,7 @@ def nearest(
                                 size = k
                 sizes[query - start], limits[query - start] = size, limit
         for query in range(start, stop):
-            keys, size = found[query - start], sizes[query - start]
-            if size > k:
-                keep_nearest(keys, size, k, histogram)
-                size = k
-            out[query, :size] = keys[:size]
-            out[query, size:] = NOTHING
+            write_nearest(out[query], found[query - start], sizes[query - start], histogram)
 
 
 @compiled

@@ -45,6 +45,32 @@ def build(
 
 
 @compiled
+def find_buckets(
+    queries: Words,
+    query: int,
+    width: tuple[int, ...],
+    parts: Numbers,
+    flips: NDArray[np.uint32],
+    ends: NDArray[np.uint32],
+    buckets: NDArray[np.uint32],
+) -> tuple[Any, Any]:
+    """Write first and last place of the buckets near a query; how many rows they hold, and at most in one table.
+
+    `parts` is as in `look_up`.
+    """
+    total, most_in_table = np.int64(0), np.int64(0)
+    for t in range(len(parts)):
+        value, in_table = substring(queries, query, width, parts[t, 0], parts[t, 1]), np.int64(0)
+        for i in range(parts[t, 3], parts[t, 4]):
+            bucket = np.int64(value ^ np.uint64(flips[i])) + parts[t, 5]
+            buckets[i, 0], buckets[i, 1] = ends[bucket], ends[bucket + 1]
+            in_table += np.int64(buckets[i, 1]) - np.int64(buckets[i, 0])
+        total += in_table
+        most_in_table = max(most_in_table, in_table)
+    return total, most_in_table
+
+
+@compiled
 def collect(buckets: NDArray[np.uint32], rows: NDArray[np.uint32], candidates: NDArray[np.uint32]) -> int:
     """Copy the rows of the buckets, given by first and last place, and return how many they are."""
     count = 0
@@ -100,15 +126,7 @@ def look_up(
     candidates = np.empty(1024, np.uint32)
     for query in range(q0, q1):
         # Three passes, each over loads that do not wait for one another: buckets, their rows, the rows' codes.
-        most_in_table, total = np.int64(0), np.int64(0)
-        for t in range(len(parts)):
-            value, in_table = substring(queries, query, width, parts[t, 0], parts[t, 1]), np.int64(0)
-            for i in range(parts[t, 3], parts[t, 4]):
-                bucket = np.int64(value ^ np.uint64(flips[i])) + parts[t, 5]
-                buckets[i, 0], buckets[i, 1] = ends[bucket], ends[bucket + 1]
-                in_table += np.int64(buckets[i, 1]) - np.int64(buckets[i, 0])
-            total += in_table
-            most_in_table = max(most_in_table, in_table)
+        total, most_in_table = find_buckets(queries, query, width, parts, flips, ends, buckets)
         if total > most:
             gave_up[query] = True
             continue

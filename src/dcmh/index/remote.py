@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dcmh.index.arguments import as_ids, as_words
+from dcmh.codes import bytes_of
+from dcmh.errors import DataError
+from dcmh.index.arguments import as_ids, as_words, refuse_missing, refuse_repeated
 from dcmh.index.results import Results
 from dcmh.index.table import packed_of
 
@@ -25,6 +27,23 @@ class Approximate(Protocol):
 def as_packed(codes: Packed, bits: int, what: str) -> Packed:
     """Packed codes, checked; bits past the code are 0."""
     return packed_of(as_words(codes, bits, what), bits)
+
+
+def new_items(ids: ArrayLike, codes: Packed, bits: int) -> tuple[NDArray[np.int64], Packed]:
+    """Ids and packed codes of items to be added, checked: one id for each code, and none twice."""
+    new, packed = as_ids(ids), as_packed(codes, bits, "Codes")
+    if len(new) != len(packed):
+        raise DataError(f"There are {len(new)} ids but {len(packed)} codes. Give one id for each code.")
+    refuse_repeated(new)
+    return new, packed
+
+
+def in_order(found: Mapping[int, bytes], ids: ArrayLike, bits: int) -> Packed:
+    """The packed codes found by id, in the order of these ids; one that was not found is refused."""
+    wanted = as_ids(ids)
+    refuse_missing(np.array([item for item in wanted.tolist() if item not in found], np.int64))
+    joined = b"".join(found[item] for item in wanted.tolist())
+    return np.frombuffer(joined, np.uint8).reshape(len(wanted), bytes_of(bits))
 
 
 def chosen_ids(allowed: Any) -> NDArray[np.int64]:

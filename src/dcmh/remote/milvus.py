@@ -23,7 +23,8 @@ from dcmh.engines.address import Address
 from dcmh.engines.milvus import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.engines.patience import LOADING
 from dcmh.errors import BusyError, DataError, ParameterError
-from dcmh.index.milvus import FEW, MilvusIndex, make_collection
+from dcmh.index.milvus import MilvusIndex
+from dcmh.index.milvus_collection import FEW, make_collection
 from dcmh.remote.catalogue import Changes, RemoteCatalogue
 
 ABOUT = -1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dcmh.errors import ImageError, QueryError, UnknownWords
+from dcmh.codes import bytes_of
+from dcmh.errors import ImageError, ParameterError, QueryError, UnknownWords
 from dcmh.search.encoders import Encoders
 from dcmh.search.hits import Query
 from dcmh.text import STOP_WORDS, BagOfWords
@@ -15,6 +17,17 @@ from dcmh.views import as_column
 
 # Comparing a word with the whole vocabulary takes milliseconds, so a long text must not ask for many.
 OFFERED, LONGEST = 8, 40
+
+
+def ask(encoders: Encoders, text: str | None, image: Any, vector: Any, as_: str | None) -> tuple[Query, str]:
+    """The query that is given, with its code, and its modality: `as_`, or the usual one of its kind."""
+    if sum(given is not None for given in (text, image, vector)) != 1:
+        raise ParameterError("Give either text or image to search for.")
+    if text is not None:
+        return ask_words(encoders, text, in_modality(encoders, as_, "text"))
+    if image is not None:
+        return ask_picture(encoders, image, in_modality(encoders, as_, "image"))
+    return ask_vector(encoders, vector, in_modality(encoders, as_, "vector"))
 
 
 def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> tuple[Query, str]:
@@ -60,6 +73,17 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
         raise QueryError(f"Cannot read the vector {vector}: {error}. Give a .npy file.") from error
     code = encoders.vectors(modality, as_column(values.reshape(1, -1), "vector", modality))[0].tobytes()
     return Query(code=code), modality
+
+
+def ask_code(encoders: Encoders, code: bytes, modality: str, indexed: Sequence[str]) -> Query:
+    """The query of a packed code in a modality of the model, or of the index."""
+    if modality not in (*encoders.modalities, *indexed):
+        raise ParameterError(f"The model has no {modality!r}. It has: {', '.join(encoders.modalities)}.")
+    if len(code) != bytes_of(encoders.bits):
+        raise ParameterError(
+            f"The code has {len(code)} bytes; codes of {encoders.bits} bits have {bytes_of(encoders.bits)}."
+        )
+    return Query(code=code)
 
 
 def in_modality(encoders: Encoders, modality: str | None, kind: str) -> str | None:

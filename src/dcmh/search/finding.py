@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,46 @@ Found = dict[int, tuple[int, str]]  # id to distance and modality
 Measured = dict[tuple[str, str], dict[int, float]]  # (asked, found) to precision by distance
 
 DEFAULT_K = 10
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which hits: at most k, within a radius, in one modality; without the `offset` nearest, and without an item."""
+
+    k: int | None = None
+    radius: int | None = None
+    in_: str | None = None
+    offset: int = 0
+    without: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found. `order` holds ids, nearest first; where it is empty `beyond` holds the nearest past the radius."""
+
+    order: list[int]
+    beyond: list[int]
+    found: Found
+    searched: int  # items
+    radius: int | None
+
+
+def search(codes: Codes, code: bytes, asked: str, text: str | None, items: int, wanted: Wanted) -> Finding:
+    """What is near a code that is asked in a modality. `text` and `items` are as in `parts`."""
+    k, radius = limits(wanted.k, wanted.radius)
+    k = None if k is None else k + wanted.offset
+    chosen = parts(codes, asked, text, wanted.in_, items)
+    whole = len(chosen) != 1 or chosen[0][1] is not None
+    searched = items if whole else len(codes[chosen[0][0]])
+    more = 1 if wanted.without else 0
+    found = find(codes, chosen, code, asked, None if k is None else k + more, radius)
+    found.pop(wanted.without, None)
+    order, beyond = nearest_first(found, k)[wanted.offset :], []
+    if not found and radius is not None:
+        found = find(codes, chosen, code, asked, 1 + more, None)
+        found.pop(wanted.without, None)
+        beyond = nearest_first(found, 1)
+    return Finding(order, beyond, found, searched, radius)
 
 
 def limits(k: int | None, radius: int | None) -> tuple[int | None, int | None]:

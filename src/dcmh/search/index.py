@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import numpy as np
-
 from dcmh.catalogue import Catalogue, Item
-from dcmh.codes import bytes_of
-from dcmh.data.dataset import JOINT
 from dcmh.engines.address import Address, is_address
-from dcmh.errors import DataError, ParameterError, QueryError
-from dcmh.methods.folder import read_record
-from dcmh.search import asking, finding, place
-from dcmh.search.encoders import Encoders, shared_modalities
-from dcmh.search.hits import Hit, Hits, Query
+from dcmh.errors import DataError, QueryError
+from dcmh.search import adding, answering, asking, building, finding, place
+from dcmh.search.building import Choices, Progress
+from dcmh.search.encoders import Encoders
+from dcmh.search.finding import Wanted
+from dcmh.search.hits import Hits, Query
 from dcmh.search.stored import StoredCodes, try_to_save
 
 if TYPE_CHECKING:
@@ -30,8 +23,6 @@ if TYPE_CHECKING:
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
     from dcmh.search.compare import Changes
-
-Progress = Callable[[int, int], None]
 
 
 class SearchIndex:
@@ -51,10 +42,9 @@ class SearchIndex:
         self.encoders = encoders
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
-        joint = catalogue.about("codes") == JOINT
-        self._codes = StoredCodes(folder, catalogue, encoders.bits, (JOINT,) if joint else encoders.modalities)
+        self._codes = StoredCodes(folder, catalogue, encoders)
         self._measured = finding.measured(folder / place.MODEL)
-        self._file = _identity(folder)
+        self._file = place.identity(folder)
 
     # -- making, opening, closing -----------------------------------------------------------------------------------
 
@@ -91,23 +81,25 @@ class SearchIndex:
             Called as progress(items done, items to do).
         """
         model = Path(model) if isinstance(model, str) else model
+        choices = Choices(rebuild, keep_gone, report, device, codes)
         if folder is not None and is_address(folder):
             from dcmh.search.remote import RemoteSearchIndex
 
-            choices = {"rebuild": rebuild, "keep_gone": keep_gone, "report": report, "device": device, "codes": codes}
-            made = RemoteSearchIndex.make(model, data, folder, progress=progress, **choices)  # type: ignore[arg-type]
-            return cast("Self", made)
+            return cast("Self", RemoteSearchIndex.make(model, data, folder, choices, progress))
         folder = Path(f"{data.name or 'data'}.dcmh" if folder is None else str(folder))
+        return cls._make(model, data, folder, choices, progress)
+
+    @classmethod
+    def _make(
+        cls, model: Hasher | Path, data: Dataset, folder: Path, choices: Choices, progress: Progress | None
+    ) -> Self:
         place.check_target(folder)
-        _check_data(model, data)
-        said = None if report is None else json.dumps(report.to_json(), indent=1) + "\n"
+        building.check_data(model, data)
         with place.writer(folder):
-            catalogue = place.begin(folder, model, rebuild=rebuild, report=said, codes=codes)
-            encoders = Encoders(folder / place.MODEL, None if isinstance(model, Path) else model, device=device)
-            changes = _update(catalogue, encoders, data, folder, keep_gone, progress)
+            catalogue, encoders = building.begin(folder, model, choices)
+            changes = building.bring(folder, catalogue, encoders, data, choices.keep_gone, progress)
             index = cls(folder, catalogue, encoders)
-            if not index._codes.is_saved():
-                index._codes.save(**index._about())
+            index._settle()
         index.changes = changes
         return index
 
@@ -122,14 +114,9 @@ class SearchIndex:
 
             return cast("Self", RemoteSearchIndex.connect(folder, model))
         folder = Path(str(folder))
-        header = place.read_header(folder)
-        if model is not None:
-            place.check_model(folder, header["fingerprint"], str(read_record(Path(model))["fingerprint"]))
-        encoders = Encoders(folder / place.MODEL)
-        place.check_model(folder, header["fingerprint"], str(encoders.record["fingerprint"]))
-        index = cls(folder, Catalogue(folder / place.CATALOGUE), encoders)
-        if header["generation"] != index._codes.generation:  # its writer was killed, or has not saved yet
-            try_to_save(index._codes, **index._about())
+        index = cls(folder, *building.opened(folder, None if model is None else Path(model)))
+        if not index._codes.is_saved():  # its writer was killed, or has not saved yet
+            try_to_save(index._codes)
         return index
 
     load = open  # noqa: A003 - the method above
@@ -140,9 +127,7 @@ class SearchIndex:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -164,12 +149,7 @@ class SearchIndex:
     @property
     def root(self) -> Path | None:
         """The folder that relative paths count from: beside the index as it was, or where it was."""
-        beside, absolute = self.catalogue.about("root_beside"), self.catalogue.about("root")
-        if beside is not None:
-            candidate = Path(os.path.normpath(self.folder.absolute() / beside))
-            if candidate.is_dir():
-                return candidate
-        return None if absolute is None else Path(absolute)
+        return place.known_root(self.folder, self.catalogue)
 
     # -- searching --------------------------------------------------------------------------------------------------
 
@@ -203,20 +183,14 @@ class SearchIndex:
             "text" or "image", or else the first.
         """
         began = time.perf_counter()
-        return self._answer(*self.ask(text, image, vector=vector, as_=as_), began, k, radius, in_, offset)
+        query, asked = self.ask(text, image, vector=vector, as_=as_)
+        return answering.answer(self, query, asked, began, Wanted(k, radius, in_, offset))
 
     def ask(
         self, text: str | None = None, image: Any = None, *, vector: Any = None, as_: str | None = None
     ) -> tuple[Query, str]:
         """What `search` asks, with its code, and the modality it is asked in."""
-        if sum(given is not None for given in (text, image, vector)) != 1:
-            raise ParameterError("Give either text or image to search for.")
-        encoders = self.encoders
-        if text is not None:
-            return asking.ask_words(encoders, text, asking.in_modality(encoders, as_, "text"))
-        if image is not None:
-            return asking.ask_picture(encoders, image, asking.in_modality(encoders, as_, "image"))
-        return asking.ask_vector(encoders, vector, asking.in_modality(encoders, as_, "vector"))
+        return asking.ask(self.encoders, text, image, vector, as_)
 
     def near(
         self,
@@ -230,22 +204,11 @@ class SearchIndex:
     ) -> Hits:
         """Items near a packed code that `ask` gave in a modality."""
         began = time.perf_counter()
-        if modality not in (*self.encoders.modalities, *self._codes.modalities):
-            raise ParameterError(f"The model has no {modality!r}. It has: {', '.join(self.encoders.modalities)}.")
-        if len(code) != bytes_of(self.bits):
-            raise ParameterError(
-                f"The code has {len(code)} bytes; codes of {self.bits} bits have {bytes_of(self.bits)}."
-            )
-        return self._answer(Query(code=code), modality, began, k, radius, in_, offset)
+        query = asking.ask_code(self.encoders, code, modality, self._codes.modalities)
+        return answering.answer(self, query, modality, began, Wanted(k, radius, in_, offset))
 
     def similar(
-        self,
-        item: int,
-        *,
-        k: int | None = None,
-        radius: int | None = None,
-        in_: str | None = None,
-        offset: int = 0,
+        self, item: int, *, k: int | None = None, radius: int | None = None, in_: str | None = None, offset: int = 0
     ) -> Hits:
         """Items near one of the index, which itself is left out: by its picture, or by its words if it has none."""
         began = time.perf_counter()
@@ -254,7 +217,7 @@ class SearchIndex:
             if item in self._codes[modality]:
                 code = self._codes[modality].codes([item])[0].tobytes()
                 query = Query(text=said.text, image=said.path, code=code)
-                return self._answer(query, modality, began, k, radius, in_, offset, without=item)
+                return answering.answer(self, query, modality, began, Wanted(k, radius, in_, offset, without=item))
         raise QueryError(f"Item {item} of {self.place} has no code. Index it again.")
 
     def item(self, item: int) -> Item:
@@ -270,64 +233,14 @@ class SearchIndex:
 
     def path_of(self, item: Item) -> Path | None:
         """Where an item's picture lies."""
-        return self._path_from(self.root, item)
-
-    def _path_from(self, root: Path | None, item: Item) -> Path | None:
-        if item.path is not None and item.name.startswith(place.UPLOADED):
-            return self.folder / place.UPLOADS / item.name.removeprefix(place.UPLOADED)
-        return None if item.path is None else Path(item.path) if root is None else root / item.path
-
-    def _answer(
-        self,
-        query: Query,
-        asked: str,
-        began: float,
-        k: int | None,
-        radius: int | None,
-        in_: str | None,
-        offset: int,
-        without: int = 0,
-    ) -> Hits:
-        k, radius = finding.limits(k, radius)
-        k = None if k is None else k + offset
-        codes = self._codes.now()
-        words = asked if asked != JOINT and self.encoders.kind(asked) == "text" else None
-        parts = finding.parts(codes, asked, words, in_, len(self))
-        whole = len(parts) != 1 or parts[0][1] is not None
-        searched = len(self) if whole else len(codes[parts[0][0]])
-        more = 1 if without else 0
-        found = finding.find(codes, parts, query.code, asked, None if k is None else k + more, radius)
-        found.pop(without, None)
-        hits = self._hits(finding.nearest_first(found, k)[offset:], found, asked)
-        nearest = hits[0] if hits else None
-        if not found and radius is not None:
-            found = finding.find(codes, parts, query.code, asked, 1 + more, None)
-            found.pop(without, None)
-            nearest = next(iter(self._hits(finding.nearest_first(found, 1), found, asked)), None)
-        return Hits(tuple(hits), query, searched, 1000 * (time.perf_counter() - began), radius, nearest)
-
-    def _hits(self, order: list[int], found: finding.Found, asked: str) -> list[Hit]:
-        items = self.catalogue.get(order)
-        root = self.root if order else None
-        hits = []
-        for number in order:
-            item = items.get(number)
-            if item is not None:  # None: removed by another process since this one opened the index
-                distance, name = found[number]
-                precision = self._measured.get((asked, name), {}).get(distance)
-                path = self._path_from(root, item)
-                hits.append(Hit(number, distance, self.bits, precision, item.text, path, item.labels, name, item.name))
-        return hits
+        return place.path_of(self.folder, item, self.root)
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def update(self, data: Dataset, *, keep_gone: bool = False, progress: Progress | None = None) -> Changes:
         """Bring the index up to date with the data: new, changed, moved and gone items."""
-        with place.writer(self.folder):
-            self.changes = _update(self.catalogue, self.encoders, data, self.folder, keep_gone, progress)
-            self._codes.read()
-            if not self._codes.is_saved():
-                self._codes.save(**self._about())
+        with self._writer():
+            self.changes = self._bring(data, keep_gone, progress)
         return self.changes
 
     def add(
@@ -343,18 +256,10 @@ class SearchIndex:
 
         If some cannot be indexed the others are added, and an error says which.
         """
-        from dcmh.data.columns import Images, Texts
-        from dcmh.data.dataset import Dataset
         from dcmh.search.update import Update
 
-        columns: dict[str, Any] = {}
-        if images is not None:
-            whole = [os.path.abspath(image) if isinstance(image, str | Path) else image for image in images]
-            columns[self.encoders.picture or "image"] = Images(whole)
-        if text is not None:
-            columns[self.encoders.text or "text"] = Texts(text)
-        names = self._names(images, text) if ids is None else ids
-        data = Dataset(columns, labels=labels, label_names=label_names, ids=names)
+        about = {"labels": labels, "label_names": label_names, "ids": ids}
+        data = adding.as_dataset(self.encoders, images, text, root=self.root, **about)
         with self._writer():
             self.refresh()
             changes = Update(self.catalogue, self.encoders, data, root=self.root, partial=True).run()
@@ -377,10 +282,9 @@ class SearchIndex:
         return len(there)
 
     def save(self) -> None:
-        """Write the codes to be memory-mapped, so that the next opening is quick. Without it nothing is lost."""
-        with place.writer(self.folder):
-            if not self._codes.is_saved():
-                self._codes.save(**self._about())
+        """Make the next opening quick; on a server, make searches quick after many changes. Nothing is lost without."""
+        with self._writer():
+            self._settle()
 
     def refresh(self) -> bool:
         """Take in what other processes have changed since; whether there was anything."""
@@ -391,7 +295,7 @@ class SearchIndex:
 
     def replaced(self) -> bool:
         """Whether the folder holds another index by now, whole, which `refresh` cannot take in: open it anew."""
-        if _identity(self.folder) in (None, self._file) or not place.is_index(self.folder):
+        if place.identity(self.folder) in (None, self._file) or not place.is_index(self.folder):
             return False
         with contextlib.closing(Catalogue(self.folder / place.CATALOGUE)) as other:
             return bool(place.read_header(self.folder)["generation"] == other.generation)
@@ -399,55 +303,13 @@ class SearchIndex:
     def _writer(self) -> contextlib.AbstractContextManager[None]:
         return place.writer(self.folder)
 
-    def _about(self) -> dict[str, str | None]:
-        method = str(self.encoders.record["method"])
-        return {"fingerprint": self.fingerprint, "method": method, "root": self.catalogue.about("root")}
+    def _bring(self, data: Dataset, keep_gone: bool, progress: Progress | None) -> Changes:
+        """Bring the index up to date, within the caller's `_writer`."""
+        changes = building.bring(self.folder, self.catalogue, self.encoders, data, keep_gone, progress)
+        self._codes.read()
+        self._settle()
+        return changes
 
-    def _names(self, images: Sequence[Any] | None, text: Sequence[str | None] | None) -> list[str]:
-        """Paths, from the data's root where they lie in it; a hash for what has no path."""
-        names, root = [], self.root
-        for row in range(len(images if images is not None else text or ())):
-            image = None if images is None else images[row]
-            if isinstance(image, str | Path):
-                full = Path(os.path.abspath(image))
-                inside = root is not None and full.is_relative_to(root)
-                names.append((full.relative_to(root) if root is not None and inside else full).as_posix())
-            else:
-                digest = hashlib.blake2b(b"" if image is None else np.asarray(image).tobytes(), digest_size=8)
-                digest.update(str(text[row] if text is not None else "").encode())
-                names.append(f"added {digest.hexdigest()}")
-        return names
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """Which file the catalogue is: one begun anew is another."""
-    try:
-        status = os.stat(folder / place.CATALOGUE)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _check_data(model: Hasher | Path, data: Dataset) -> None:
-    """Refuse data that the model cannot encode, before anything is written."""
-    if isinstance(model, Path):
-        Encoders(model).check(data)
-    else:
-        shared_modalities({name: model.views_[name].kind for name in model.modalities}, data)
-
-
-def _update(
-    catalogue: Catalogue,
-    encoders: Encoders,
-    data: Dataset,
-    folder: Path,
-    keep_gone: bool,
-    progress: Progress | None,
-) -> Changes:
-    from dcmh.search.compare import data_root
-    from dcmh.search.update import Update
-
-    changes = Update(catalogue, encoders, data, root=data_root(data), keep=keep_gone, progress=progress).run()
-    place.remember_root(folder, catalogue, data_root(data))
-    place.write_skipped(folder, changes.skipped)
-    return changes
+    def _settle(self) -> None:
+        """Write the codes to be memory-mapped, where they have changed, within the caller's `_writer`."""
+        self._codes.save()

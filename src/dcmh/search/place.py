@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.catalogue import Catalogue
+from dcmh.catalogue import Catalogue, Item
 from dcmh.errors import BusyError, ModelError, ModelMismatch, ParameterError
 from dcmh.files import whole_folder, write_text
 from dcmh.methods import folder as model_folder
@@ -44,6 +44,15 @@ _OURS = {HEADER, CATALOGUE, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOA
 
 def is_index(folder: Path) -> bool:
     return (folder / HEADER).is_file()
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """Which file the catalogue is: one begun anew is another."""
+    try:
+        status = os.stat(folder / CATALOGUE)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -164,6 +173,23 @@ def remember_root(folder: Path, catalogue: Catalogue, root: Path | None) -> None
         with catalogue.writing():
             for key, value in said.items():
                 catalogue.note(key, value)
+
+
+def known_root(folder: Path, catalogue: Catalogue) -> Path | None:
+    """Where the data lies: beside the index as it was, or where it was."""
+    beside, absolute = catalogue.about("root_beside"), catalogue.about("root")
+    if beside is not None:
+        candidate = Path(os.path.normpath(folder.absolute() / beside))
+        if candidate.is_dir():
+            return candidate
+    return None if absolute is None else Path(absolute)
+
+
+def path_of(folder: Path, item: Item, root: Path | None) -> Path | None:
+    """Where an item's picture lies."""
+    if item.path is not None and item.name.startswith(UPLOADED):
+        return folder / UPLOADS / item.name.removeprefix(UPLOADED)
+    return None if item.path is None else Path(item.path) if root is None else root / item.path
 
 
 def write_skipped(folder: Path, skipped: Sequence[tuple[str, str]]) -> None:

@@ -22,12 +22,12 @@ from dcmh.methods import folder as model_folder
 from dcmh.remote import models
 from dcmh.remote.catalogue import RemoteCatalogue, check_model
 from dcmh.search import finding
+from dcmh.search.building import Choices, Progress, check_data
 from dcmh.search.encoders import Encoders
-from dcmh.search.index import Progress, SearchIndex, _check_data
+from dcmh.search.index import SearchIndex
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
-    from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
     from dcmh.search.compare import Changes
 
@@ -152,27 +152,21 @@ class RemoteSearchIndex(SearchIndex):
         model: Hasher | Path,
         data: Dataset,
         place: Address | Path | str,
-        *,
-        rebuild: bool = False,
-        keep_gone: bool = False,
-        report: Report | None = None,
-        device: str | None = None,
-        codes: str | None = None,
+        choices: Choices,
         progress: Progress | None = None,
     ) -> Self:
         """As `SearchIndex.build`."""
         address = parse(place)
-        _check_data(model, data)
-        said = None if report is None else json.dumps(report.to_json(), indent=1) + "\n"
+        check_data(model, data)
         with _closed_on_error(remote.connect(address)) as catalogue, catalogue.writer():
-            kept = models.keep(model, said)
-            fresh = rebuild or not catalogue.read_about()
-            catalogue.begin(model_folder.read_record(kept), rebuild=rebuild, codes=codes)
+            kept = models.keep(model, choices.report_text)
+            fresh = choices.rebuild or not catalogue.read_about()
+            catalogue.begin(model_folder.read_record(kept), rebuild=choices.rebuild, codes=choices.codes)
             if fresh:
                 catalogue.keep_model(models.files_of(kept))
-            encoders = Encoders(kept, None if isinstance(model, Path) else model, device=device)
+            encoders = Encoders(kept, None if isinstance(model, Path) else model, device=choices.device)
             index = cls(address, catalogue, encoders)
-            index.changes = index._bring(data, keep_gone, progress)
+            index.changes = index._bring(data, choices.keep_gone, progress)
         return index
 
     @classmethod
@@ -199,22 +193,6 @@ class RemoteSearchIndex(SearchIndex):
         about = self.catalogue.read_about()
         return {key.removeprefix("recall "): float(value) for key, value in about.items() if key.startswith("recall ")}
 
-    def update(self, data: Dataset, *, keep_gone: bool = False, progress: Progress | None = None) -> Changes:
-        with self.catalogue.writer():
-            self.changes = self._bring(data, keep_gone, progress)
-        return self.changes
-
-    def save(self) -> None:
-        """Note sizes, and make searches fast after many changes. Without it nothing is lost."""
-        with self.catalogue.writer():
-            self._settle()
-
-    def refresh(self) -> bool:
-        if self.catalogue.generation == self._codes.generation:
-            return False
-        self._codes.read()
-        return True
-
     def replaced(self) -> bool:
         """Whether the collection was made anew."""
         return self.catalogue.about("made") != self._made
@@ -239,6 +217,7 @@ class RemoteSearchIndex(SearchIndex):
         return self.address.approximate and not self.recall
 
     def _settle(self) -> None:
+        """Make searches fast after many changes, and note sizes."""
         measured = self.catalogue.settle()
         self._codes.read()
         with self.catalogue.writing():

@@ -10,19 +10,22 @@ import numpy as np
 
 from dcmh import codes
 from dcmh.catalogue import Catalogue
+from dcmh.data.dataset import JOINT
 from dcmh.errors import BusyError, ModelError
 from dcmh.index import HammingIndex
 from dcmh.search import place
+from dcmh.search.encoders import Encoders
 
 
 class StoredCodes(Mapping[str, HammingIndex]):
     """A Hamming index for each modality in which some item has a code; `item_count` counts items, `generation` is theirs."""
 
-    def __init__(self, folder: Path, catalogue: Catalogue, bits: int, modalities: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, catalogue: Catalogue, encoders: Encoders) -> None:
         self.folder = folder
         self.catalogue = catalogue
-        self.bits = bits
-        self.modalities = modalities
+        self.record = encoders.record  # of the model
+        self.bits = encoders.bits
+        self.modalities = (JOINT,) if catalogue.about("codes") == JOINT else encoders.modalities
         self.item_count = 0
         self.generation = -1
         self._indexes: dict[str, HammingIndex] = {}
@@ -77,18 +80,26 @@ class StoredCodes(Mapping[str, HammingIndex]):
         self._indexes = {name: index for name, index in self._indexes.items() if len(index)}
         self.item_count, self.generation = len(self.catalogue), self.catalogue.generation
 
-    def save(self, **about: str | None) -> None:
+    def save(self) -> None:
         """Write the codes and index.json, which is last, so that a reader finds current codes or knows they are not.
 
         Needs `place.writer`.
         """
-        if self.catalogue.generation != self.generation:
-            return  # another process has changed the index: what is in memory is out of date
+        if self.is_saved() or self.catalogue.generation != self.generation:
+            return  # as it is, or what is in memory is out of date: another process has changed the index
         counts = {name: len(index) for name, index in self._indexes.items()}
         for name, index in self._indexes.items():
             index.save(self.folder / place.CODES / name)
-        record = {"bits": self.bits, "generation": self.generation, "items": self.item_count, "codes": counts}
-        place.write_header(self.folder, **record, **about)
+        place.write_header(
+            self.folder,
+            bits=self.bits,
+            generation=self.generation,
+            items=self.item_count,
+            codes=counts,
+            fingerprint=self.record["fingerprint"],
+            method=self.record["method"],
+            root=self.catalogue.about("root"),
+        )
 
     def is_saved(self) -> bool:
         header = place.read_header(self.folder)
@@ -106,7 +117,7 @@ class StoredCodes(Mapping[str, HammingIndex]):
         return index
 
 
-def try_to_save(stored: StoredCodes, **about: str | None) -> None:
+def try_to_save(stored: StoredCodes) -> None:
     """Save unless somebody else writes the folder or it may not be written: then codes are made anew next time too."""
     with contextlib.suppress(BusyError, ModelError, OSError), place.writer(stored.folder):
-        stored.save(**about)
+        stored.save()

@@ -1,0 +1,82 @@
+"""Making an index in a folder, opening it, and bringing it up to date with data; and the choices there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dcmh.catalogue import Catalogue
+from dcmh.methods.folder import read_record
+from dcmh.search import place
+from dcmh.search.encoders import Encoders, shared_modalities
+
+if TYPE_CHECKING:
+    from dcmh.data.dataset import Dataset
+    from dcmh.evaluation import Report
+    from dcmh.methods.base import Hasher
+    from dcmh.search.compare import Changes
+
+Progress = Callable[[int, int], None]  # items done, items to do
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What `SearchIndex.build` is told beside model, data and place."""
+
+    rebuild: bool = False
+    keep_gone: bool = False
+    report: Report | None = None
+    device: str | None = None
+    codes: str | None = None
+
+    @property
+    def report_text(self) -> str | None:
+        """The report as it is kept with a model."""
+        return None if self.report is None else json.dumps(self.report.to_json(), indent=1) + "\n"
+
+
+def check_data(model: Hasher | Path, data: Dataset) -> None:
+    """Refuse data that the model cannot encode, before anything is written."""
+    if isinstance(model, Path):
+        Encoders(model).check(data)
+    else:
+        shared_modalities({name: model.views_[name].kind for name in model.modalities}, data)
+
+
+def begin(folder: Path, model: Hasher | Path, choices: Choices) -> tuple[Catalogue, Encoders]:
+    """The catalogue of a folder and the hash functions for it; begun where there is none. Needs `place.writer`."""
+    catalogue = place.begin(folder, model, rebuild=choices.rebuild, report=choices.report_text, codes=choices.codes)
+    in_memory = None if isinstance(model, Path) else model
+    return catalogue, Encoders(folder / place.MODEL, in_memory, device=choices.device)
+
+
+def opened(folder: Path, model: Path | None = None) -> tuple[Catalogue, Encoders]:
+    """The catalogue of a folder and its hash functions; another model than it was built with is refused."""
+    was = place.read_header(folder)["fingerprint"]
+    if model is not None:
+        place.check_model(folder, was, str(read_record(model)["fingerprint"]))
+    encoders = Encoders(folder / place.MODEL)
+    place.check_model(folder, was, str(encoders.record["fingerprint"]))
+    return Catalogue(folder / place.CATALOGUE), encoders
+
+
+def bring(
+    folder: Path,
+    catalogue: Catalogue,
+    encoders: Encoders,
+    data: Dataset,
+    keep_gone: bool,
+    progress: Progress | None,
+) -> Changes:
+    """Bring the catalogue of a folder up to date with the data. Needs `place.writer`."""
+    from dcmh.search.compare import data_root
+    from dcmh.search.update import Update
+
+    root = data_root(data)
+    changes = Update(catalogue, encoders, data, root=root, keep=keep_gone, progress=progress).run()
+    place.remember_root(folder, catalogue, root)
+    place.write_skipped(folder, changes.skipped)
+    return changes
