@@ -25,6 +25,12 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def cheap_home(tmp_path_factory):
+    """The cache of features that cost nothing: see toy_photos.cheap."""
+    return tmp_path_factory.mktemp("cheap")
+
+
+@pytest.fixture(scope="session")
 def postgres():
     """A PostgreSQL server on loopback for this session."""
     import servers

@@ -17,40 +17,15 @@ import dcmh
 from dcmh import codes
 from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch, ParameterError, QueryError
 from dcmh.search import SearchIndex, place
+from toy_photos import cheap, load, write_photos
 
 COUNT = 48
 
 
-def cheap_features(backbone, pixels, target):
-    """In place of the image network: 16 x 16 patches' means, and zeros."""
-    small = pixels[:, :, :, :].reshape(len(pixels), 14, 16, 14, 16, 3).mean(axis=(2, 4)).reshape(len(pixels), -1) / 255
-    return np.pad(small, ((0, 0), (0, 1280 - small.shape[1]))).astype(np.float32)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def no_image_network(tmp_path_factory):
-    """Features cost nothing here, and do not get into the cache that other tests share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DCMH_HOME", str(tmp_path_factory.mktemp("cheap")))
-        patch.setattr("dcmh.features.run", cheap_features)
-        patch.setattr("dcmh.features.frozen", lambda *arguments: None)
+def cheap_here(cheap_home):
+    with cheap(cheap_home):
         yield
-
-
-def write_photos(folder, count=COUNT):
-    folder.mkdir(parents=True, exist_ok=True)
-    toy = dcmh.load_dataset("toy")
-    lines = ["file,text,labels"]
-    for row in range(count):
-        Image.fromarray(toy.image.values[row]).save(folder / f"{row:03}.png")
-        named = [name for name, there in zip(toy.label_names, toy.labels[row], strict=True) if there]
-        lines.append(f"{row:03}.png,{toy.text.values[row]},{';'.join(named)}")
-    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-def load(folder):
-    return dcmh.load_dataset(folder, keep_partial=True)
 
 
 def train(data, bits=16, **settings):
@@ -71,7 +46,7 @@ def model(tmp_path_factory):
 def ready(model, tmp_path_factory):
     """Photos and their index, for tests that change neither."""
     folder = tmp_path_factory.mktemp("ready")
-    SearchIndex.build(model, load(write_photos(folder / "photos")), folder / "photos.dcmh").close()
+    SearchIndex.build(model, load(write_photos(folder / "photos", COUNT)), folder / "photos.dcmh").close()
     return folder
 
 
@@ -524,38 +499,48 @@ class TestFolder:
 KILLING = """
 import os, random, signal, sys, time
 sys.path.insert(0, os.environ["TESTS"])
-import test_search as t
 import dcmh.features
+from pathlib import Path
+from toy_photos import cheap_features, load
+from dcmh.errors import ModelError
 from dcmh.search import SearchIndex, update
-dcmh.features.run, dcmh.features.frozen = t.cheap_features, lambda *arguments: None
+dcmh.features.run, dcmh.features.frozen = cheap_features, lambda *arguments: None
 update.COMMIT_SECONDS, update.PICTURES = 0, 2
 photos, model, out, seed = sys.argv[1:]
-data, model = t.load(photos), t.Path(model)
-finish = update.Update._finish
+data, model = load(photos), Path(model)
+finish, commit = update.Update._finish, update.Update._commit
 def slowly(self, *arguments):
     time.sleep(0.08)
     return finish(self, *arguments)
-update.Update._finish = slowly
-began = time.monotonic()
+def loudly(self, *arguments):
+    commit(self, *arguments)
+    os.write(telling, b".")
+update.Update._finish, update.Update._commit = slowly, loudly
+hearing, telling = os.pipe()
 SearchIndex.build(model, data, out + ".unbroken").close()
-whole = time.monotonic() - began
 moments = random.Random(int(seed))
 killed, seen = 0, set()
 for _ in range(20):
+    hearing, telling = os.pipe()
     child = os.fork()
     if child == 0:
         SearchIndex.build(model, data, out)
         os._exit(0)
-    time.sleep(moments.uniform(0, 0.13 * whole))
+    os.close(telling)
+    for _ in range(moments.randrange(2)):  # commits to wait for; then any moment
+        os.read(hearing, 1)
+    time.sleep(moments.uniform(0, 0.12))
     os.kill(child, signal.SIGKILL)
     killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    os.close(hearing)
     try:
         with SearchIndex.open(out) as index:
             seen.add(len(index))
             index.search(text="sunny")
-    except t.ModelError as error:
+    except ModelError as error:
         assert "begun" in str(error) or "no index" in str(error), error
 print(killed, len(seen))
+hearing, telling = os.pipe()
 SearchIndex.build(model, data, out).close()
 """
 

@@ -8,9 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
 import dcmh
 
 SRC = Path(dcmh.__file__).parents[1]
@@ -44,19 +41,6 @@ def spawn(*arguments: object, cwd: Path, program: tuple[str, ...] = ("-m", "dcmh
 def finish(process: subprocess.Popen[str]) -> Answer:
     out, err = process.communicate(timeout=120)
     return Answer(process.returncode, out, err)
-
-
-def write_photos(folder: Path, count: int = 40, *, header: str = "file,text,labels") -> Path:
-    """A folder of photos with captions.csv: the first toy items."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = dcmh.load_dataset("toy").take(np.arange(count))
-    lines = [header]
-    for row, (pixels, text) in enumerate(zip(data.image.values, data.text.values, strict=True)):
-        Image.fromarray(pixels).save(folder / f"{row:03}.png")
-        labels = ";".join(name for name, there in zip(data.label_names, data.labels[row], strict=True) if there)
-        lines.append(f"{row:03}.png,{text},{labels}" if "labels" in header else f"{row:03}.png,{text}")
-    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from commands import QUICK, Answer, write_photos
+from commands import QUICK, Answer
 
 from dcmh.cli import main
+from toy_photos import write_photos
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,10 +8,11 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from commands import QUICK, left_behind, write_photos
+from commands import QUICK, left_behind
 
 import dcmh
 from dcmh.errors import DataError
+from toy_photos import write_photos
 
 
 def write_table(folder, *lines):

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import finish, spawn, write_photos
+from commands import finish, spawn
+
+from toy_photos import write_photos
 
 OPENMOJI = Path(__file__).parents[2] / "configs" / "openmoji.toml"
 METHODS = """

@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from commands import finish, left_behind, spawn, write_photos
+from commands import finish, left_behind, spawn
 
 import dcmh
 from dcmh import codes
+from toy_photos import write_photos
 
 
 @pytest.mark.parametrize("modality", ["image", "text"])

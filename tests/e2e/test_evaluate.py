@@ -6,7 +6,9 @@ import json
 import shutil
 
 import pytest
-from commands import QUICK, write_photos
+from commands import QUICK
+
+from toy_photos import write_photos
 
 
 def test_it_measures_what_train_measured_without_naming_the_data(cli, toy_model):

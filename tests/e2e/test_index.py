@@ -9,11 +9,12 @@ import signal
 import time
 
 import pytest
-from commands import QUICK, finish, left_behind, spawn, write_photos
+from commands import QUICK, finish, left_behind, spawn
 
 from dcmh.catalogue import Catalogue
 from dcmh.errors import DCMHError
 from dcmh.search import SearchIndex, place
+from toy_photos import write_photos
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import re
 import shlex
 from pathlib import Path
 
-from commands import write_photos
 from PIL import Image
+
+from toy_photos import write_photos
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -8,9 +8,10 @@ import re
 import sys
 
 import pytest
-from commands import finish, spawn, write_photos
+from commands import finish, spawn
 
 from dcmh.cli import main
+from toy_photos import write_photos
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,13 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import SRC, finish, spawn, write_photos
+from commands import SRC, finish, spawn
 from PIL import Image
 
 from dcmh.cli import main
 from dcmh.search import SearchIndex
 from dcmh.service import running
+from toy_photos import write_photos
 
 TOKEN = "a-token-of-sufficient-length"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from commands import QUICK, finish, left_behind, spawn, write_photos
+from commands import QUICK, finish, left_behind, spawn
 
 import dcmh
 from dcmh.cli.train import default_queries
 from dcmh.cli.workspace import Workspace
+from toy_photos import write_photos
 
 
 def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 
 import pytest
-from toy_photos import cheap_features, load, write_photos
 
 import dcmh
 from dcmh.search import SearchIndex
+from toy_photos import cheap, load, write_pairs
 
 numbers = itertools.count()
 
@@ -19,21 +18,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "/engines/" in str(item.path):
             item.add_marker(pytest.mark.engines)
-
-
-@pytest.fixture(scope="session")
-def cheap_home(tmp_path_factory):
-    return tmp_path_factory.mktemp("cheap")
-
-
-@contextlib.contextmanager
-def cheap(home):
-    """Features cost nothing within, and do not get into the cache that other tests share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DCMH_HOME", str(home))
-        patch.setattr("dcmh.features.run", cheap_features)
-        patch.setattr("dcmh.features.frozen", lambda *arguments: None)
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +42,7 @@ def models(cheap_home, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
-    return write_photos(tmp_path_factory.mktemp("data") / "photos", without_picture=(3, 17))
+    return write_pairs(tmp_path_factory.mktemp("data") / "photos", without_picture=(3, 17))
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from toy_photos import load, write_photos
 
 import dcmh
 from dcmh.errors import BusyError, ModelError, ModelMismatch
 from dcmh.search import SearchIndex
+from toy_photos import load, write_pairs
 
 ASKED = [
     {"text": "sunny yellow bright", "k": 7},
@@ -63,7 +63,7 @@ def test_the_same_index_as_in_a_folder(address, models, photos, folder_index):
 
 def test_changes_are_followed_as_in_a_folder(address, models, tmp_path):
     """New words, another picture, a renamed one, one that is gone, one that came, one that cannot be read."""
-    photos = write_photos(tmp_path / "photos", 20, without_picture=(3,))
+    photos = write_pairs(tmp_path / "photos", 20, without_picture=(3,))
     indexes = [SearchIndex.build(models[0], load(photos), place) for place in (tmp_path / "index", address)]
     lines = (photos / "pairs.jsonl").read_text().splitlines()
     lines[2] = lines[2].replace('"text": "', '"text": "sunny bright ')

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 
-import numpy as np
 import pytest
-from served import TOKEN, load, train, write_photos
+from served import COUNT, TOKEN, train
 from starlette.testclient import TestClient
 
 from dcmh.search import SearchIndex
 from dcmh.service import Settings, create_app
-
-
-def cheap_features(backbone, pixels, target):
-    """In place of the image network: 16 x 16 patches' means, and zeros."""
-    small = pixels.reshape(len(pixels), 14, 16, 14, 16, 3).mean(axis=(2, 4)).reshape(len(pixels), -1) / 255
-    return np.pad(small, ((0, 0), (0, 1280 - small.shape[1]))).astype(np.float32)
-
-
-@pytest.fixture(scope="session")
-def cheap_home(tmp_path_factory):
-    return tmp_path_factory.mktemp("cheap")
-
-
-@contextlib.contextmanager
-def no_image_network(home):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DCMH_HOME", str(home))
-        patch.setattr("dcmh.features.run", cheap_features)
-        patch.setattr("dcmh.features.frozen", lambda *arguments: None)
-        yield
+from toy_photos import cheap, load, write_photos
 
 
 @pytest.fixture(scope="module", autouse=True)  # no longer than these tests: others look at real features
-def none_here(cheap_home):
-    with no_image_network(cheap_home):
+def cheap_here(cheap_home):
+    with cheap(cheap_home):
         yield
 
 
 @pytest.fixture(scope="session")
 def model(cheap_home, tmp_path_factory):
-    with no_image_network(cheap_home):
+    with cheap(cheap_home):  # session fixtures are made before `cheap_here`
         return train(tmp_path_factory.mktemp("trained") / "model")
 
 
@@ -50,8 +29,8 @@ def model(cheap_home, tmp_path_factory):
 def ready(cheap_home, model, tmp_path_factory):
     """Photos and their index, for tests that change neither."""
     folder = tmp_path_factory.mktemp("ready")
-    with no_image_network(cheap_home):
-        SearchIndex.build(model, load(write_photos(folder / "photos")), folder / "photos.dcmh").close()
+    with cheap(cheap_home):
+        SearchIndex.build(model, load(write_photos(folder / "photos", COUNT)), folder / "photos.dcmh").close()
     return folder
 
 

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import json
 
-from PIL import Image
-
 import dcmh
 
-COUNT = 48
+COUNT = 48  # photos
 TOKEN = "a-token-of-sufficient-length"
-
-
-def write_photos(folder, count=COUNT):
-    folder.mkdir(parents=True, exist_ok=True)
-    toy = dcmh.load_dataset("toy")
-    lines = ["file,text,labels"]
-    for row in range(count):
-        Image.fromarray(toy.image.values[row]).save(folder / f"{row:03}.png")
-        named = [name for name, there in zip(toy.label_names, toy.labels[row], strict=True) if there]
-        lines.append(f"{row:03}.png,{toy.text.values[row]},{';'.join(named)}")
-    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def train(folder, bits=16):
@@ -31,10 +17,6 @@ def train(folder, bits=16):
     report = dcmh.evaluate(model, split)
     model.save(folder, extra={"report.json": json.dumps(report.to_json())})
     return folder
-
-
-def load(folder):
-    return dcmh.load_dataset(folder, keep_partial=True)
 
 
 def problem(answer, status, kind):

@@ -7,12 +7,13 @@ import shutil
 
 import pytest
 from PIL import Image
-from served import COUNT, TOKEN, load, problem
+from served import COUNT, TOKEN, problem
 from starlette.testclient import TestClient
 
 from dcmh.errors import ParameterError
 from dcmh.search import SearchIndex, place
 from dcmh.service import Settings, answers, create_app
+from toy_photos import load
 
 
 def png(color="red", size=(60, 40)) -> bytes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import threading
 
-from served import COUNT, load, train, write_photos
+from served import COUNT, train
 from starlette.testclient import TestClient
 
 from dcmh.search import SearchIndex
 from dcmh.service import Settings, create_app
+from toy_photos import load, write_photos
 
 
 def items(client):

@@ -1,0 +1,88 @@
+"""Learning from pixels, from the pictures' decoding to the last MAP, in one piece: how long it takes and what it reaches.
+
+    python benchmarks/pixels.py ../shared/data/coco12k --network efficientnet-lite0            fine-tuned, the default recipe
+    python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --recipe paper --precision bfloat16 float32
+
+Meant for a GPU. The parts are timed one by one: decoding, training, encoding of queries and database, evaluation. CNN-F without
+--weights starts at random, so that its MAP says only whether a precision changes it. Ties are stable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dcmh
+from dcmh import device as devices
+from dcmh.methods.dcmh import DCMH
+
+
+class Clock:
+    """Seconds of each part, and of all."""
+
+    def __init__(self, target: torch.device) -> None:
+        self.target = target
+        self.parts: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        if self.target.type == "cuda":
+            torch.cuda.synchronize(self.target)
+        self.parts[name] = round(time.perf_counter() - began, 2)
+
+
+def measure(split: Any, precision: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    target = devices.resolve(chosen.device)
+    clock = Clock(target)
+    settings = {"recipe": chosen.recipe, "network": chosen.network, "weights": chosen.weights, "epochs": chosen.epochs}
+    model = DCMH(chosen.bits, seed=chosen.seed, finetune=True, device=str(target), precision=precision, **settings)
+    if target.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(target)
+    with clock.part("decoding and training"):
+        model.fit(split.train)
+    with clock.part("encoding and evaluation"):
+        report = dcmh.evaluate(model, split)
+    row = {"network": chosen.network, "recipe": chosen.recipe, "precision": devices.precision(precision, target)}
+    row |= {"bits": chosen.bits, "seed": chosen.seed, "epochs": len(model.history_), "chance": round(report.chance, 4)}
+    row |= {name: round(direction.map["stable"], 4) for name, direction in report.directions.items()}
+    peak = torch.cuda.max_memory_allocated(target) / 1e9 if target.type == "cuda" else None
+    whole = round(sum(clock.parts.values()), 2)
+    return row | {"seconds": clock.parts | {"all": whole}, "peak_gb": None if peak is None else round(peak, 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--queries", type=int, default=2000)
+    parser.add_argument("--train-size", type=int, default=5000)
+    parser.add_argument("--network", choices=["efficientnet-lite0", "cnn-f"], default="efficientnet-lite0")
+    parser.add_argument("--weights", type=Path, help="imagenet-vgg-f.mat, for cnn-f")
+    parser.add_argument("--recipe", choices=["stable", "paper"], default="stable")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--precision", choices=devices.PRECISIONS, nargs="+", default=["auto"])
+    parser.add_argument("--bits", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    split = dcmh.load_dataset(chosen.data).split(chosen.queries, chosen.train_size, seed=0)
+    rows = []
+    for precision in chosen.precision:
+        rows.append(measure(split, precision, chosen))
+        print(json.dumps(rows[-1]), flush=True)
+    if chosen.out:
+        chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        chosen.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
