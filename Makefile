@@ -28,7 +28,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/codespell README.md CHANGELOG.md docs src tests
+	$(BIN)/codespell README.md CHANGELOG.md docs examples src tests
 
 # The page is tested in Chromium: on Debian it is installed if we may; elsewhere those tests say that they are skipped.
 browser:

@@ -10,6 +10,7 @@ import inspect
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -125,8 +126,12 @@ class Hasher(ABC):
 
     @property
     def name(self) -> str:
-        """The name under which `dcmh.methods.get` finds this method."""
-        return type(self).__module__.rpartition(".")[2].replace("_", "-")
+        """The name under which `dcmh.methods.get` finds this method: that of its entry point, or else of its file."""
+        method = type(self)
+        for point in entry_points(group="dcmh.methods"):
+            if point.attr == method.__qualname__ and point.load() is method:
+                return point.name
+        return method.__module__.rpartition(".")[2].replace("_", "-")
 
     # -- the model folder -----------------------------------------------------------------------------------------
 
