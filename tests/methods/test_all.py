@@ -10,6 +10,7 @@ import dcmh
 from dcmh import methods
 from dcmh.data import Dataset
 from dcmh.errors import DCMHError, NotFittedError, ParameterError
+from dcmh.methods._two_views import TwoViewHasher
 
 BITS = 12
 # What is slow, or short of data, at its own settings.
@@ -23,6 +24,9 @@ FAST = {
 TIMES_CHANCE = {"cca": 2, "cvh": 2, "mlbe": 2}
 
 every_method = pytest.mark.parametrize("name", methods.available())
+every_method_of_two_views = pytest.mark.parametrize(
+    "name", [name for name in methods.available() if issubclass(methods.get(name), TwoViewHasher)]
+)
 
 
 def new(name, bits=BITS, **settings):
@@ -152,7 +156,7 @@ def test_more_bits_than_dimensions_work_or_are_explained(name, split):
         assert model.encode(text=split.query.text).shape == (len(split.query), 40)
 
 
-@pytest.mark.parametrize("name", [name for name in methods.available() if name not in ("dcmh", "ridge")])
+@every_method_of_two_views
 def test_methods_for_two_modalities_say_so(name, split):
     train = split.train
     three = Dataset({**train.columns, "sound": train.image}, labels=train.labels)
@@ -160,7 +164,7 @@ def test_methods_for_two_modalities_say_so(name, split):
         new(name).fit(three)
 
 
-@pytest.mark.parametrize("name", [name for name in methods.available() if name not in ("dcmh", "ridge")])
+@every_method_of_two_views
 def test_a_modality_that_never_varies_is_refused(name, split):
     train = split.train
     same = Dataset.from_arrays(image=train.image.values, text=np.ones((len(train), 5)), labels=train.labels)
