@@ -23,6 +23,7 @@ from dcmh.data.columns import Images
 from dcmh.errors import DataError, ImageError, ParameterError
 from dcmh.home import home
 from dcmh.networks import efficientnet
+from dcmh.networks.hashing import PixelNetwork
 
 SIZE = 224  # pixels, square: what both image networks take
 BATCH = 32
@@ -132,6 +133,18 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
             return np.concatenate(list(pool.map(one, parts)))
     finally:
         torch.set_num_threads(threads)  # what a thread sets for itself holds for threads begun later, too
+
+
+def hashed(network: PixelNetwork, column: Images, target: torch.device) -> Iterator[tuple[list[int], Tensor]]:
+    """Rows and outputs (n, bits) of pictures by a network that takes pixels; on a CPU by the fast encoder, if it is for it."""
+    fast = target.type == "cpu" and not network.reduced
+    if fast and not network.encoder and isinstance(network.backbone, efficientnet.EfficientNetLite0):
+        network.encoder.append(efficientnet.Encoder(network.backbone))
+    for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
+        if fast and network.encoder:
+            yield rows, network.head(torch.from_numpy(run(network.encoder[0], pixels, target)))
+        else:
+            yield rows, network(to_batch(pixels, target))
 
 
 def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:

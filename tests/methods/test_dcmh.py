@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import dcmh
-from dcmh import objective
+from dcmh import images, objective
 from dcmh.data import Dataset, Texts, Vectors
 from dcmh.errors import DataError, DeviceError, ModelError, ParameterError, TrainingStopped
+from dcmh.features import to_batch
 from dcmh.methods.dcmh import DCMH
 from dcmh.recipes import Paper, Stable
 
@@ -290,6 +291,12 @@ def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
     codes = model.encode(image=data.image)
     model.save(tmp_path / "model")
     assert np.array_equal(dcmh.load(tmp_path / "model").encode(image=data.image), codes)
+    network = model.networks_["image"]
+    assert network.encoder, "on a CPU by the fast encoder"
+    pixels = to_batch(np.stack([images.decode(data.image.source(row), 224) for row in range(6)]), torch.device("cpu"))
+    with torch.inference_mode():
+        plain = network(pixels).numpy()
+    np.testing.assert_allclose(model.outputs(image=data.image)[:6], plain, atol=1e-3 * np.abs(plain).max())
 
 
 def test_constants_are_those_the_documentation_names():

@@ -33,7 +33,7 @@ from dcmh.checkpoint import Checkpoint
 from dcmh.data.columns import Images, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError, TrainingStopped
-from dcmh.features import decoded_batches, to_batch
+from dcmh.features import hashed
 from dcmh.likelihood import against_all, share_of_similar
 from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.networks import hashing
@@ -330,8 +330,9 @@ class DCMH(Hasher):
             network.reduced = devices.precision(self.precision, target) == "bfloat16"
         outputs = np.zeros((len(values), self.bits), np.float32)
         if isinstance(values, Images):
-            for rows, pixels in decoded_batches(values, np.flatnonzero(values.observed).tolist()):
-                outputs[rows] = network(to_batch(pixels, target)).cpu().numpy()
+            assert isinstance(network, hashing.PixelNetwork)
+            for rows, found in hashed(network, values, target):
+                outputs[rows] = found.cpu().numpy()
         else:
             for start in range(0, len(values), 2048):
                 part = torch.from_numpy(values[start : start + 2048]).to(target)

@@ -29,9 +29,10 @@ class PixelNetwork(nn.Module):
         self.backbone = backbone
         self.head = head
         self.fixed_statistics = fixed_statistics
-        self._parallel: list[
-            nn.Module
-        ] = []  # the wrapped backbone; in a list, so that it is no second copy of its weights
+        # In lists, so that they are no second copies of the backbone's weights: it wrapped for several processes, and its
+        # form for encoding on a CPU, made when it is needed first (`dcmh.features.hashed`).
+        self._parallel: list[nn.Module] = []
+        self.encoder: list[nn.Module] = []
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
