@@ -17,7 +17,7 @@ def take(browser, url: str, words: str, out: Path) -> None:
     """Side by side: what the words find, on a desk and in light; one item, on a telephone and in the dark."""
     address = f"{url}?text={words}&radius=8"
     found = _shot(browser, address, 1100, "light")
-    item = _shot(browser, address, 390, "dark", rank=2)
+    item = _shot(browser, address, 390, "dark", rank=24)
     whole = Image.new("RGBA", (found.width + round(GAP * SCALE) + item.width, found.height))
     whole.paste(found, mask=_rounded(found))
     whole.paste(item, (whole.width - item.width, 0), mask=_rounded(item))
