@@ -70,3 +70,13 @@ class Server:
             self.process.terminate()
             self.process.wait(timeout=20)
             self.process = None
+
+
+def to_the_end(page) -> None:
+    """Scroll until all hits are there."""
+    for _ in range(100):
+        if not page.locator("#more").is_visible():
+            return
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        page.wait_for_timeout(30)
+    raise AssertionError("There are always more hits to come.")

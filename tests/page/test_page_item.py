@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from playwright.sync_api import expect
-from serving import HOSTILE
+from serving import HOSTILE, to_the_end
 
 from dcmh import codes
 
@@ -89,9 +89,7 @@ def test_a_link_to_an_item_needs_no_query(server, open_page, search_index):
 def test_text_of_the_collection_is_never_html(server, open_page, search_index):
     page = open_page(f"{server.url}?text=fruit&radius=1000", expected=("status of 422",))
     expect(page.locator(TILES).first).to_be_visible()
-    while page.locator("#more").is_visible():
-        page.evaluate("scrollTo(0, document.body.scrollHeight)")
-        page.wait_for_timeout(30)
+    to_the_end(page)
     hostile = max(hit.id for hit in search_index.search("fruit", k=1000))
     tile = page.locator(f'{TILES}[data-id="{hostile}"]')
     expect(tile.locator(".caption")).to_have_text(HOSTILE)

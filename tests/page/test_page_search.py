@@ -7,6 +7,7 @@ import re
 
 import pytest
 from playwright.sync_api import expect
+from serving import to_the_end
 
 TILES = "#grid li:not([hidden]) .tile"
 
@@ -174,12 +175,7 @@ def test_more_hits_come_until_all_are_there(server, open_page, search_index, way
         page.mouse.move(600, 600)
         page.mouse.wheel(0, 20_000)
     expect(page.locator(TILES)).not_to_have_count(60)
-    for _ in range(100):
-        if not page.locator("#more").is_visible():
-            break
-        page.evaluate("scrollTo(0, document.body.scrollHeight)")
-        page.wait_for_timeout(30)
-    expect(page.locator("#more")).to_be_hidden()
+    to_the_end(page)
     assert shown(page) == found(search_index.search("food", k=1000))
     expect(page.locator("#end")).to_have_text("That is all.")
 
