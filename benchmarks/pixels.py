@@ -3,7 +3,7 @@
     python benchmarks/pixels.py ../shared/data/coco12k --network efficientnet-lite0            fine-tuned, the default recipe
     python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --recipe paper --precision bfloat16 float32
 
-Meant for a GPU. The parts are timed one by one: decoding, training, encoding of queries and database, evaluation. CNN-F without
+Meant for a GPU. Two parts are timed: decoding and training; encoding of queries and database and evaluation. CNN-F without
 --weights starts at random, so that its MAP says only whether a precision changes it. Ties are stable.
 """
 

@@ -188,6 +188,18 @@ def test_mistakes_in_the_file_of_pairs_are_named(tmp_path, text, message):
         similarity.learn_from("pairs:none.csv", data)
 
 
+def test_a_pair_outside_the_training_items_still_says_that_others_are_unknown(tmp_path):
+    data = items(30)
+    file = tmp_path / "p.csv"
+    file.write_text(f"{data.ids[0]},{data.ids[1]},similar\nnobody,{data.ids[2]},dissimilar\n")
+    known = similarity.learn_from(f"pairs:{file}", data)
+    S, W = whole(known, 30)
+    assert S[0, 1] == 1, "the first line is a pair, not one of names"
+    assert W[0, 2] == 0
+    assert "1 of the 2 pairs" in known.said
+    assert "others are unknown" in known.said
+
+
 @pytest.mark.parametrize("spec", ["label", "pairs", "tags:", "labels+tags:", "labels+folders", "folders:a", ""])
 def test_settings_that_are_not_known_are_refused(spec):
     with pytest.raises(ParameterError, match="similarity"):

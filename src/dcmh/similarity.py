@@ -15,7 +15,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,8 +56,8 @@ def check(spec: str) -> str:
     kind, colon, rest = spec.partition(":")
     if kind not in KINDS or (colon and not rest) or (colon and kind not in ("tags", "labels+tags", "pairs")):
         raise ParameterError(
-            f"similarity {spec!r} is not known. Choose labels, folders, tags, tags:MODALITY, labels+tags, pairs:FILE or "
-            "pairing."
+            f"similarity {spec!r} is not known. Choose labels, folders, tags, tags:MODALITY, labels+tags, "
+            "labels+tags:MODALITY, pairs:FILE or pairing."
         )
     if kind == "pairs" and not rest:
         raise ParameterError("similarity 'pairs' needs a file: pairs:FILE, with two ids a line and 1 or 0.")
@@ -185,9 +185,10 @@ class KnownPairs:
     def of(cls, train: Dataset, file: Path) -> KnownPairs:
         row_of = {name: row for row, name in enumerate(train.ids)}
         pairs: dict[tuple[int, int], bool] = {(row, row): True for row in range(len(train))}
-        listed = 0
-        for line, first, second, similar in _lines(file):
+        listed, rest = 0, True  # rest: the file names similar pairs only, whether they are of training items or not
+        for line, first, second, similar in _lines(file, row_of):
             listed += 1
+            rest &= similar
             a, b = row_of.get(first), row_of.get(second)
             if a is None or b is None:
                 continue
@@ -202,7 +203,6 @@ class KnownPairs:
                 f"None of the {listed:,} pairs of {file} is of two training items. Are the ids those of the data?"
             )
         order = sorted(pairs)
-        rest = all(pairs.values())
         unlisted = "all others are dissimilar" if rest else "others are unknown and count for nothing"
         about = f"{used // 2:,} of the {listed:,} pairs in {file.name}, those of training items; {unlisted}"
         starts = np.searchsorted([a for a, _ in order], np.arange(len(train) + 1))
@@ -307,12 +307,16 @@ def _weights(share: float) -> tuple[float, float] | None:
     return None if share >= LEAST else (LEAST / max(share, 1e-12), (1 - LEAST) / (1 - share))
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str, str, bool]]:
-    """Line, two ids, and whether they are similar: CSV, TSV or JSON lines; without a third column they are."""
+def _lines(file: Path, ids: Container[str]) -> Iterator[tuple[int, str, str, bool]]:
+    """Line, two ids, and whether they are similar: CSV, TSV or JSON lines; without a third column they are.
+
+    The first line is one of names if its third cell is "similar" and the other two are no ids.
+    """
     try:
         with open(file, encoding="utf-8-sig", newline="") as lines:
             for number, cells in enumerate(_cells(file, lines), 1):
-                if not cells or (number == 1 and len(cells) > 2 and str(cells[2]).lower() == "similar"):
+                names = number == 1 and len(cells) > 2 and str(cells[2]).lower() == "similar"
+                if not cells or (names and cells[0] not in ids and cells[1] not in ids):
                     continue
                 said = str(cells[2]).strip().lower() if len(cells) > 2 else "1"
                 if len(cells) not in (2, 3) or said not in (*_YES, *_NO):

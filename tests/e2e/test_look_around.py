@@ -82,7 +82,7 @@ def test_methods_are_listed_with_their_papers(cli):
 def test_a_method_is_described_with_its_settings(cli):
     page = cli("methods", "dcmh").out
     assert page.startswith("DCMH: Deep Cross-Modal Hashing")
-    assert "Labels are needed." in page
+    assert "Labels: needed, or --similarity." in page
     assert "gamma          1.0" in page
     assert json.loads(cli("methods", "ridge", "--json").out)["parameters"] == {"bits": 64, "seed": 0, "ridge": 0.1}
     assert cli("methods", "dhmc").code == 1

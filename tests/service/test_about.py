@@ -79,6 +79,9 @@ class TestWords:
 
 def test_health(client):
     assert client.get("/api/health").json() == {"status": "ok"}
+    for path in ("/api/health", "/"):  # as `curl -I` and uptime checks ask
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_metrics_count_requests(serve):

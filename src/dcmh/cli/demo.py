@@ -113,19 +113,18 @@ def _held_out_picture(queries: Dataset) -> Dataset:
 
 
 def _search(model: Hasher, data: Dataset, modality: str, **query: Any) -> dict[str, Any]:
-    """The nearest items by Hamming distance; at equal distance, those whose real-valued outputs agree more."""
+    """The nearest items by Hamming distance, as `dcmh search` ranks them."""
     import numpy as np
 
     from dcmh import codes
 
     if "text" in query:
-        asked, said = model.outputs(text=[query["text"]]), {"text": query["text"]}
+        asked, said = model.encode(text=[query["text"]]), {"text": query["text"]}
     else:
         picture: Dataset = query["picture"]
-        asked, said = model.outputs(image=picture.image), {"image": picture.ids[0], "text": picture["text"].values[0]}
-    outputs = model.outputs(**{modality: data[modality]})
-    distance = codes.hamming(codes.pack(codes.sign(asked)), codes.pack(codes.sign(outputs)))[0]
-    order: NDArray[np.intp] = np.lexsort((-(outputs @ asked[0]), distance))[:HITS]
+        asked, said = model.encode(image=picture.image), {"image": picture.ids[0], "text": picture["text"].values[0]}
+    distance = codes.hamming(codes.pack(asked), codes.pack(model.encode(**{modality: data[modality]})))[0]
+    order: NDArray[np.intp] = np.argsort(distance, kind="stable")[:HITS]
     texts = data["text"].values
     hits = [{"id": data.ids[row], "distance": int(distance[row]), "text": texts[row]} for row in order]
     return {"query": said, "finds": modality, "searched": len(data), "hits": hits}

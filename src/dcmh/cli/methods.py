@@ -38,8 +38,14 @@ def methods(name: str | None = None, /, *, json: Switch = False) -> None:
     if json:
         console.result_json(found)
     else:
-        rows = [[row["name"], "needed" if row["labels"] else "not used", row["paper"]] for row in found]
+        rows = [[row["name"], _labels(str(row["name"]), bool(row["labels"])), row["paper"]] for row in found]
         console.result(console.table(["name", "labels", "paper"], rows))
+
+
+def _labels(name: str, used: bool) -> str:
+    if not used:
+        return "not used"
+    return "needed, or --similarity" if name == "dcmh" else "needed"
 
 
 def _describe(name: str, kind: type[Hasher]) -> dict[str, Any]:
@@ -59,7 +65,7 @@ def _page(record: dict[str, Any]) -> str:
     settings = [(key, "none" if value is None else str(value)) for key, value in record["parameters"].items()]
     parts = [
         record["paper"],
-        "Labels are needed." if record["labels"] else "Labels are not used for learning.",
+        f"Labels: {_labels(record['name'], record['labels'])}.",
         record["about"],
         record["text"],
         "Settings and their defaults\n---------------------------\n" + console.fields(settings),

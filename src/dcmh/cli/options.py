@@ -90,8 +90,8 @@ class DCMHOptions:
     weights: Path | None = None
     """MatConvNet's imagenet-vgg-f.mat, for cnn-f."""
     similarity: str | None = None
-    """What makes items similar: labels, folders, tags, tags:MODALITY, labels+tags, pairs:FILE or pairing.
-    Default: labels."""
+    """What makes items similar: labels, folders, tags, tags:MODALITY, labels+tags, labels+tags:MODALITY,
+    pairs:FILE or pairing. Default: labels."""
     validation: float | None = None
     """Share of the training items held out to show the MAP on them. Default: 0.04."""
     precision: str | None = None

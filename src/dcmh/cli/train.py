@@ -65,7 +65,7 @@ def train(
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
     seed = method.seed or 0
-    divide(whole, items.queries, items.train_size, seed, say=False)  # what cannot work should not cost an hour first
+    _check_similarity(model, divide(whole, items.queries, items.train_size, seed, say=False))  # before it costs an hour
     began = time.monotonic()
     found = source.readable(whole, model._view("image"), device)
     source.say_skipped(found.skipped, "" if run.strict else f", listed in {out / SKIPPED}")
@@ -151,6 +151,14 @@ def _check_out(out: Path) -> None:
         raise ParameterError(f"--out {out}: {above} is a file, so no folder can be made in it. Choose another --out.")
     if not os.access(above, os.W_OK):
         raise ParameterError(f"--out {out}: nothing may be written in {above}. Choose another --out.")
+
+
+def _check_similarity(model: Hasher, split: Split) -> None:
+    """Refuse what cannot be learned from these items."""
+    if (spec := getattr(model, "similarity", None)) is not None:
+        from dcmh import similarity
+
+        similarity.learn_from(spec, split.train)
 
 
 def _say_similarity(model: Hasher, split: Split) -> None:

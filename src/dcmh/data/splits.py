@@ -15,6 +15,10 @@ from dcmh.errors import DataError, ParameterError
 from dcmh.files import write_text
 
 FORMAT = 1
+_CHANGED = (
+    "The data has changed since the split {} was made: new items join the database, and labels made from words are counted "
+    "anew, so numbers do not compare with those of the model's report."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +77,7 @@ class Split:
                 f"{len(set(gone)):,} items of the split {path} are not in the data, the first is {gone[0]!r}. "
                 f"Use the data the split was made of, or make a new split."
             )
-        notes = () if was == data.fingerprint() else (f"The data has changed since the split {path} was made.",)
+        notes = () if was == data.fingerprint() else (_CHANGED.format(path),)
         return _split(data, [row_of[name] for name in query], [row_of[name] for name in train], seed, notes)
 
 

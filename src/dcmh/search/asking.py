@@ -22,7 +22,7 @@ OFFERED, LONGEST = 8, 40
 def ask(encoders: Encoders, text: str | None, image: Any, vector: Any, as_: str | None) -> tuple[Query, str]:
     """The query that is given, with its code, and its modality: `as_`, or the usual one of its kind."""
     if sum(given is not None for given in (text, image, vector)) != 1:
-        raise ParameterError("Give either text or image to search for.")
+        raise ParameterError("Give one of text, image and vector to search for.")
     if text is not None:
         return ask_words(encoders, text, in_modality(encoders, as_, "text"))
     if image is not None:

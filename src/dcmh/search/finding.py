@@ -22,6 +22,7 @@ Found = dict[int, tuple[int, str]]  # id to distance and modality
 Measured = dict[tuple[str, str], dict[int, float]]  # (asked, found) to precision by distance
 
 DEFAULT_K = 10
+FEWEST = 20  # pairs of a query and an item at a distance: with fewer, its precision is not measured
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def nearest_first(found: Found, k: int | None) -> list[int]:
 
 
 def measured(model: Path) -> Measured:
-    """Precision by distance for each direction that the model's report has."""
+    """Precision by distance for each direction that the model's report has; not where too few pairs were seen."""
     path = model / model_folder.REPORT
     if not path.is_file():
         return {}
@@ -135,7 +136,7 @@ def measured(model: Path) -> Measured:
                 asked, _, answered = direction.partition("_to_")
                 rows = record["by_distance"]
                 found[asked, answered] = {
-                    row["distance"]: row["relevant"] / row["points"] for row in rows if row["points"]
+                    row["distance"]: row["relevant"] / row["points"] for row in rows if row["points"] >= FEWEST
                 }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path} is damaged ({error}). Copy the model again.") from error

@@ -79,6 +79,7 @@ async def words(
     return reply(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
 
 
+@router.head("/api/health", include_in_schema=False)
 @router.get("/api/health", response_model=answers.Health, responses=document(), summary="Whether the server answers")
 async def health() -> Response:
     return reply(b'{"status": "ok"}')

@@ -45,6 +45,7 @@ def files() -> dict[str, File]:
     return found
 
 
+@router.head("/")
 @router.get("/")
 async def page(request: Request) -> Response:
     return _send(request, "index.html")
