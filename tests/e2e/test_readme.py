@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
 def test_commands_for_your_own_photos(cli, tmp_path):
     write_photos(tmp_path / "photos", 120)
     Image.open(tmp_path / "photos" / "000.png").convert("RGB").save(tmp_path / "sunset.jpg")
-    (block,) = [block for block in blocks("console") if "photos/" in block]
+    (block,) = [block for block in blocks("console") if "$ dcmh train photos/" in block]
     commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
     assert len(commands) >= 4
     for command in commands:
