@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import dcmh
@@ -26,7 +28,7 @@ class Answer:
 
 
 def spawn(*arguments: object, cwd: Path, program: tuple[str, ...] = ("-m", "dcmh")) -> subprocess.Popen[str]:
-    """Start a command in its own process."""
+    """Start a command in its own process, which hears Ctrl-C even where the tests run in the background of a shell."""
     environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, *program, *map(str, arguments)],
@@ -35,6 +37,7 @@ def spawn(*arguments: object, cwd: Path, program: tuple[str, ...] = ("-m", "dcmh
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
