@@ -21,7 +21,7 @@ def take(browser, url: str, words: str, out: Path) -> None:
     whole = Image.new("RGBA", (found.width + round(GAP * SCALE) + item.width, found.height))
     whole.paste(found, mask=_rounded(found))
     whole.paste(item, (whole.width - item.width, 0), mask=_rounded(item))
-    whole.save(out, optimize=True)
+    whole.quantize(256, method=Image.Quantize.FASTOCTREE).save(out, optimize=True)
 
 
 def _shot(browser, address: str, width: int, scheme: str, rank: int | None = None) -> Image.Image:
