@@ -4,7 +4,8 @@
     python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --recipe paper --precision bfloat16 float32
 
 Meant for a GPU. Two parts are timed: decoding and training; encoding of queries and database and evaluation. CNN-F without
---weights starts at random, so that its MAP says only whether a precision changes it. Ties are stable.
+--weights starts at random, so that its MAP says only whether a precision changes it; with the stable recipe, give --backbone 1
+then. Ties are stable.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from recipe import validation
+from train import random_cnnf
 
 import dcmh
 from dcmh import device as devices
+from dcmh import networks
 from dcmh.methods.dcmh import DCMH
+from dcmh.networks import cnnf
+from dcmh.recipes import Stable
 
 
 class Clock:
@@ -40,11 +46,11 @@ class Clock:
         self.parts[name] = round(time.perf_counter() - began, 2)
 
 
-def measure(split: Any, precision: str, chosen: argparse.Namespace) -> dict[str, Any]:
+def measure(split: Any, precision: str, seed: int, chosen: argparse.Namespace) -> dict[str, Any]:
     target = devices.resolve(chosen.device)
     clock = Clock(target)
     settings = {"recipe": chosen.recipe, "network": chosen.network, "weights": chosen.weights, "epochs": chosen.epochs}
-    model = DCMH(chosen.bits, seed=chosen.seed, finetune=True, device=str(target), precision=precision, **settings)
+    model = DCMH(chosen.bits, seed=seed, finetune=True, device=str(target), precision=precision, **settings)
     if target.type == "cuda":
         torch.cuda.reset_peak_memory_stats(target)
     with clock.part("decoding and training"):
@@ -52,7 +58,7 @@ def measure(split: Any, precision: str, chosen: argparse.Namespace) -> dict[str,
     with clock.part("encoding and evaluation"):
         report = dcmh.evaluate(model, split)
     row = {"network": chosen.network, "recipe": chosen.recipe, "precision": devices.precision(precision, target)}
-    row |= {"bits": chosen.bits, "seed": chosen.seed, "epochs": len(model.history_), "chance": round(report.chance, 4)}
+    row |= {"bits": chosen.bits, "seed": seed, "epochs": len(model.history_), "chance": round(report.chance, 4)}
     row |= {name: round(direction.map["stable"], 4) for name, direction in report.directions.items()}
     peak = torch.cuda.max_memory_allocated(target) / 1e9 if target.type == "cuda" else None
     whole = round(sum(clock.parts.values()), 2)
@@ -67,18 +73,31 @@ def main() -> None:
     parser.add_argument("--network", choices=["efficientnet-lite0", "cnn-f"], default="efficientnet-lite0")
     parser.add_argument("--weights", type=Path, help="imagenet-vgg-f.mat, for cnn-f")
     parser.add_argument("--recipe", choices=["stable", "paper"], default="stable")
+    parser.add_argument(
+        "--backbone", type=float, help="share of the hash layers' rate at which the image network learns"
+    )
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--precision", choices=devices.PRECISIONS, nargs="+", default=["auto"])
     parser.add_argument("--bits", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument(
+        "--validation", action="store_true", help="items of the database as queries, to choose settings by"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     split = dcmh.load_dataset(chosen.data).split(chosen.queries, chosen.train_size, seed=0)
+    if chosen.validation:
+        split = validation(split)
+    if chosen.network == "cnn-f" and chosen.weights is None:
+        networks.backbone = lambda name, weights=None: (random_cnnf(), cnnf.FEATURES)
+    if chosen.backbone is not None:
+        Stable.BACKBONE = Stable.UNMEASURED = chosen.backbone
     rows = []
     for precision in chosen.precision:
-        rows.append(measure(split, precision, chosen))
-        print(json.dumps(rows[-1]), flush=True)
+        for seed in chosen.seeds:
+            rows.append(measure(split, precision, seed, chosen))
+            print(json.dumps(rows[-1]), flush=True)
     if chosen.out:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         chosen.out.write_text(json.dumps(rows, indent=1) + "\n")

@@ -36,9 +36,9 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Theta not shifted": ({"SHIFT": 0.0}, {}),
     "no pairs within a modality": ({"OWN": 0.0}, {}),
     "pairs within a modality x 3": ({"OWN": 0.1}, {}),
-    "gamma from the start": ({"growth": lambda recipe, done: 1.0}, {}),
+    "gamma from the start": ({"growth": lambda recipe, epoch, epochs: 1.0}, {}),
     "all four as before": (
-        {"SHIFT": 0.0, "OWN": 0.0, "growth": lambda recipe, done: 1.0},
+        {"SHIFT": 0.0, "OWN": 0.0, "growth": lambda recipe, epoch, epochs: 1.0},
         {"dropout": 0.5},
     ),
     "dropout 0.5": ({}, {"dropout": 0.5}),

@@ -109,7 +109,7 @@ def start(network: str, points: int, target: torch.device, precision: str):
     kind = "efficientnet-lite0" if frozen else network
     model = DCMH(BITS, recipe=recipe, network=kind, finetune=not frozen, device=str(target), precision=precision)
     if network == "cnn-f":
-        networks.backbone = lambda name, weights=None: (_random_cnnf(), cnnf.FEATURES)
+        networks.backbone = lambda name, weights=None: (random_cnnf(), cnnf.FEATURES)
     model._stop = model._checkpoint = model._progress = None
     model.views_ = {"image": VectorView(FEATURES) if frozen else PixelView(), "text": Words()}
     model.validation = 0.0
@@ -120,10 +120,12 @@ def start(network: str, points: int, target: torch.device, precision: str):
     return model, run, rule
 
 
-def _random_cnnf() -> cnnf.CNNF:
+def random_cnnf() -> cnnf.CNNF:
+    """CNN-F with random weights, N(0, 0.01^2): with larger ones the paper's rate ends in infinite outputs."""
     network = cnnf.CNNF()
     for layer in network.children():
-        torch.nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        torch.nn.init.normal_(layer.weight, std=0.01)
+        torch.nn.init.zeros_(layer.bias)
     network.mean.fill_(120.0)
     return network
 

@@ -8,10 +8,11 @@ import re
 import numpy as np
 import pytest
 
-from dcmh.data import Dataset
+from dcmh.data import Dataset, Images, Texts
 from dcmh.errors import DataError
 from dcmh.methods.dcmh import DCMH
 from dcmh.tuning import SEEDS, STAGES, Search, Trial, Trials, divide, spelt
+from dcmh.tuning.trials import iterations
 
 
 def pairs(n=300, seed=0):
@@ -99,6 +100,16 @@ def test_the_defaults_stay_unless_the_best_is_confirmed(tmp_path, worth, said):
     assert re.search(said, found.verdict)
 
 
+def test_the_items_that_confirm_rank_nothing(tmp_path):
+    worth = {"gamma 0.3": (0.05, 0.0), "eta 3": (-0.05, 0.4)}
+    found = pretended(tmp_path, worth).run()
+    first = {spelt(one.trial.changes): one for one in found.results if one.trial.stage == STAGES[0]}
+    assert max(first.values(), key=lambda one: one.confirmed).trial.changes == (("eta", 3.0),)
+    assert first["eta 3"].confirmed == pytest.approx(first["defaults"].confirmed + 0.4, abs=0.02)
+    assert first["eta 3"].score == pytest.approx(first["defaults"].score - 0.05, abs=0.02)
+    assert not [one for one in found.results if "eta 3" in spelt(one.trial.changes) and one.trial.stage > STAGES[0]]
+
+
 def test_the_budget_is_kept_and_a_short_one_leaves_the_defaults(tmp_path):
     for budget in (0.2, 3.0, 6.0, 12.0, 30.0):
         whole = pretended(tmp_path / str(budget), {"gamma 0.3": (0.05, 0.05)}, budget)
@@ -108,6 +119,17 @@ def test_the_budget_is_kept_and_a_short_one_leaves_the_defaults(tmp_path):
             assert found.chosen == ()
             assert "too short" in found.verdict
     assert dict(found.chosen) == {"gamma": 0.3}
+
+
+def test_iterations_are_those_of_a_training():
+    for n in (60, 200):
+        model = DCMH(bits=8, hidden=8, batch_size=8, device="cpu", validation=0.0).fit(pairs(n))
+        assert iterations(DCMH(**model.parameters), pairs(n)) == len(model.history_)
+    assert iterations(DCMH(epochs=7), pairs(60)) == 7
+    assert iterations(DCMH(recipe="paper"), pairs(60)) == 500
+    photos = Dataset({"image": Images([np.zeros((8, 8, 3), np.uint8)] * 60), "text": Texts(["a word"] * 60)})
+    frozen, tuned = (iterations(DCMH(finetune=finetune), photos) for finetune in (False, True))
+    assert tuned > frozen
 
 
 def test_given_settings_are_not_varied(tmp_path):

@@ -39,15 +39,18 @@ def precision(name: str, device: torch.device) -> str:
 
 
 @contextlib.contextmanager
-def arithmetic(name: str, device: torch.device) -> Iterator[None]:
-    """Set how a GPU multiplies float32 numbers, and let cuDNN choose its kernels by trying them; undone at the end."""
+def arithmetic(name: str, device: torch.device, *, tried: bool = True) -> Iterator[None]:
+    """Set how a GPU multiplies float32 numbers, and whether cuDNN chooses its kernels by trying them; undone at the end.
+
+    Trying pays for a few large convolutions. For EfficientNet's 49 small ones it takes half a minute and gains nothing.
+    """
     if device.type != "cuda":
         yield
         return
     fast = precision(name, device) in ("bfloat16", "tf32")
     product, convolution = torch.backends.cuda.matmul, torch.backends.cudnn
     before = product.allow_tf32, convolution.allow_tf32, convolution.benchmark
-    product.allow_tf32, convolution.allow_tf32, convolution.benchmark = fast, fast, True
+    product.allow_tf32, convolution.allow_tf32, convolution.benchmark = fast, fast, tried
     try:
         yield
     finally:

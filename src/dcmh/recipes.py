@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dcmh import objective, training
+from dcmh import networks, objective, training
+from dcmh.networks.efficientnet import EfficientNetLite0
 from dcmh.networks.hashing import PixelNetwork
 from dcmh.networks.mlp import HashMLP, TextNetwork
 from dcmh.training import Pixels, Side
@@ -46,6 +47,9 @@ class Stable:
       that are pulled to them stay there.
     - S is softened to 0.98 and 0.02: labels are not beyond doubt.
     - AdamW with a cosine rate; one wide hidden layer with batch normalisation and dropout.
+    - Fine-tuning comes after the hash layers: they learn from the features of the pre-trained network as if it were frozen
+      (`resting`), and only then, for half as many iterations and from a lower rate, its later layers learn too. Gradients
+      through hash layers that know nothing yet would only spoil it.
 
     The constants were chosen by MAP on validation items of coco12k (docs/recipe.md).
     """
@@ -56,47 +60,71 @@ class Stable:
     learning_rate: float
     hidden: int
     dropout: float
+    finetune: bool = False
 
     QUANTISATION: ClassVar[float] = 0.3
     BALANCE: ClassVar[float] = 0.05
     SOFTENING: ClassVar[float] = 0.02
     SHIFT: ClassVar[float] = 1.0  # share of the log-odds
     OWN: ClassVar[float] = 0.03
-    BACKBONE: ClassVar[float] = 0.005  # share of the learning rate, for the layers that fine-tuning starts from
+    TUNING: ClassVar[float] = 0.3  # share of the learning rate from which the image network's learning starts
+    BACKBONE: ClassVar[float] = 1.0  # share of that, for the later layers of EfficientNet-Lite0
+    UNMEASURED: ClassVar[float] = 1 / 60  # and for other image networks: carefully
+
+    rests: ClassVar[bool] = True
 
     def epochs(self, steps: int) -> int:
-        """Outer iterations of this many steps each: 40; more where there are few steps, for 900 of them, but at most 150."""
-        return max(40, min(150, -(-900 // steps)))
+        """Outer iterations of this many steps each: 40; more where there are few steps, for 900 of them, but at most 150.
+
+        Half as many again for fine-tuning.
+        """
+        frozen = max(40, min(150, -(-900 // steps)))
+        return frozen * 3 // 2 if self.finetune else frozen
+
+    def resting(self, epochs: int) -> int:
+        """In how many of the iterations, the first ones, a pre-trained image network rests."""
+        return epochs * 2 // 3 if self.finetune else epochs
 
     def network(self, width: int, kind: Kind, backbone: nn.Module | None) -> nn.Module:
         head = HashMLP(width, self.bits, hidden=self.hidden, dropout=self.dropout, words=kind == "words")
-        return head if backbone is None else PixelNetwork(backbone, head, fixed_statistics=True)
+        if backbone is None:
+            return head
+        backbone.requires_grad_(False)
+        for layer in networks.late_layers(backbone):
+            layer.requires_grad_(True)
+        return PixelNetwork(backbone, head, fixed_statistics=True)
 
+    @torch.no_grad()
     def first_outputs(self, network: nn.Module, inputs: Tensor | Pixels, rows: Tensor) -> Tensor:
-        """The network's own outputs, (rows, bits), its last layer scaled so that Theta has variance 1."""
+        """The network's own outputs, (rows, bits), its last layer scaled so that Theta has variance 1.
+
+        The inputs (n, width) of a network that takes pixels are its features.
+        """
         head = network.head if isinstance(network, PixelNetwork) else network
         assert isinstance(head, HashMLP)
-        with torch.no_grad():
-            network.eval()
-            parts = (inputs[part].to(head.last.weight.dtype) for part in rows.split(256))
-            pixels = isinstance(network, PixelNetwork)
-            features = torch.cat([network.features(part) if pixels else part for part in parts])  # type: ignore[operator]
-            if not head.words:
-                head.standardise(features)
-            head.start_at(features, (2 / (self.reach * self.bits**0.5)) ** 0.5)
-            outputs: Tensor = head.train()(features)
+        assert isinstance(inputs, Tensor)
+        features = inputs[rows]
+        if not head.words:
+            head.standardise(features)
+        head.start_at(features, (2 / (self.reach * self.bits**0.5)) ** 0.5)
+        outputs: Tensor = head.train()(features)
         return outputs
 
     def optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
         groups: list[dict[str, Any]] = [{"params": network.parameters()}]
         if isinstance(network, PixelNetwork):
-            slow = {"params": network.backbone.parameters(), "share": self.BACKBONE}
-            groups = [{"params": network.head.parameters()}, slow]
+            measured = isinstance(network.backbone, EfficientNetLite0)
+            late = [layer for layer in network.backbone.parameters() if layer.requires_grad]
+            tuned = {"params": late, "share": self.BACKBONE if measured else self.UNMEASURED}
+            groups = [{"params": network.head.parameters()}, tuned]
         settings: dict[str, Any] = {"weight_decay": 0.01, "fused": True, "capturable": training.on_gpu(network)}
         return training.recordable(torch.optim.AdamW(groups, lr=self.learning_rate, **settings))
 
     def rate(self, step: int, steps: int, epochs: int) -> float:
-        return self.learning_rate * training.cosine(step, steps * epochs)
+        first = self.resting(epochs) * steps
+        if step < first:
+            return self.learning_rate * training.cosine(step, first)
+        return self.TUNING * self.learning_rate * training.cosine(step - first, steps * epochs - first)
 
     @property
     def reach(self) -> float:
@@ -118,9 +146,9 @@ class Stable:
         share = min(max(share, 0.01), 0.99)
         return self.SHIFT * math.log(share / (1 - share))
 
-    def growth(self, done: float) -> float:
-        """The share of gamma that counts when this share of the run is done."""
-        return done
+    def growth(self, epoch: int, epochs: int) -> float:
+        """The share of gamma that counts in an iteration."""
+        return min(1.0, epoch / max(1, self.resting(epochs)))
 
     def balance(self, side: Side, outputs: Tensor) -> Tensor:
         """The batch's balance as a mean over points and bits."""
@@ -147,15 +175,19 @@ class Paper:
     reach: ClassVar[float] = 1.0  # Theta and S are the paper's own
     softening: ClassVar[float] = 0.0
     own: ClassVar[float] = 0.0
+    rests: ClassVar[bool] = False  # everything learns from the first iteration on
 
     def shift(self, share: float) -> float:
         return 0.0
 
-    def growth(self, done: float) -> float:
+    def growth(self, epoch: int, epochs: int) -> float:
         return 1.0
 
     def epochs(self, steps: int) -> int:
         return 500
+
+    def resting(self, epochs: int) -> int:
+        return 0
 
     def network(self, width: int, kind: Kind, backbone: nn.Module | None) -> nn.Module:
         if kind != "features":

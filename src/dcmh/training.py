@@ -18,6 +18,7 @@ from dcmh import distributed
 from dcmh.data.columns import Images
 from dcmh.features import SIZE, decoded_batches, to_batch
 from dcmh.likelihood import Similarity
+from dcmh.networks.hashing import PixelNetwork
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
 PIXELS_IN_MEMORY = MEMORY // 4  # bytes of decoded training pictures kept; beyond that each batch is decoded anew
@@ -72,6 +73,14 @@ class Pixels:
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Pixels (n, 3, 224, 224), 0..255, of some rows."""
         return to_batch(self._bytes(rows), self.device)
+
+    @torch.no_grad()
+    def features(self, network: PixelNetwork, dtype: torch.dtype) -> Tensor:
+        """What the image network makes of all pictures, (n, width); zeros where there is none."""
+        network.eval()
+        rows = torch.from_numpy(np.flatnonzero(self.column.observed)).to(self.device)
+        found = torch.cat([network.features(self[part].to(dtype)) for part in rows.split(256)])
+        return found.new_zeros(len(self), found.shape[1]).index_copy_(0, rows, found)
 
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """The bytes of each batch, (n, 224, 224, 3), on the device."""
@@ -141,6 +150,10 @@ class Step:
             self.graph.replay()
         self.taken += 1
 
+    def forget(self) -> None:
+        """The recording, when the work has changed."""
+        self.graph, self.taken = None, 0
+
     def _aside(self, inputs: Tensor, batch: Tensor) -> None:
         """On a stream of its own, as a recording asks for."""
         side = torch.cuda.Stream()
@@ -160,6 +173,7 @@ class Side:
     inputs: Tensor | Pixels  # (n, width)
     rows: Tensor  # the training points that have this modality
     outputs: Tensor  # the paper's F or G, (n, bits): of each point's last visit; zero where the modality is missing
+    features: Tensor | None = None  # of pixels by the image network while it rests, (n, width)
     step: Step = field(init=False)
     there: Tensor | None = None  # which points have this modality, (n,); None: all
     total: Tensor = field(init=False)  # the sum of the outputs over all points, (bits,)
@@ -172,16 +186,27 @@ class Side:
             self.there = torch.zeros(len(self.outputs), dtype=torch.bool, device=self.rows.device)
             self.there[self.rows] = True
 
+    def wake(self) -> None:
+        """From now on the image network learns, from pixels."""
+        if self.features is not None:
+            self.features = None
+            self.step.forget()  # it was recorded with features
+
+    @property
+    def seen(self) -> Tensor | Pixels:
+        """What the network learns from now."""
+        return self.inputs if self.features is None else self.features
+
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """The network's inputs for each batch; of pixels, only the share of this process."""
-        if isinstance(self.inputs, Pixels):
-            return self.inputs.stream([distributed.share(batch) for batch in batches])
-        inputs = self.inputs
-        return (inputs[batch] for batch in batches)
+        seen = self.seen
+        if isinstance(seen, Pixels):
+            return seen.stream([distributed.share(batch) for batch in batches])
+        return (seen[batch] for batch in batches)
 
     def output(self, inputs: Tensor) -> Tensor:
         """What the network makes of a batch of `stream`, (batch, bits)."""
-        if isinstance(self.inputs, Pixels):
+        if isinstance(self.seen, Pixels):
             inputs = to_batch(inputs, self.outputs.device)
         return self.network(inputs.to(self.outputs.dtype))  # type: ignore[no-any-return]
 
@@ -194,8 +219,8 @@ class Side:
     def at_rest(self, rows: Tensor) -> Tensor:
         """The network's outputs without dropout, (rows, bits)."""
         self.network.eval()
-        dtype = self.outputs.dtype
-        return torch.cat([self.network(self.inputs[part].to(dtype)) for part in rows.split(256)])
+        seen, dtype = self.seen, self.outputs.dtype
+        return torch.cat([self.network(seen[part].to(dtype)) for part in rows.split(256)])
 
 
 @dataclass
@@ -213,6 +238,14 @@ class Run:
 
     def __post_init__(self) -> None:
         self.growth = self.B.new_ones(())
+
+    def wake(self, *, anew: bool) -> None:
+        """Image networks that rested learn from now on. With `anew` this part of the run begins: optimisers forget."""
+        for side in self.sides:
+            side.wake()
+            if anew:
+                side.optimiser.state.clear()
+                side.step.forget()
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next iteration depends on, by name."""

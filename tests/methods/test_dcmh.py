@@ -300,5 +300,5 @@ def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
 
 
 def test_constants_are_those_the_documentation_names():
-    assert (Stable.QUANTISATION, Stable.BALANCE, Stable.SOFTENING, Stable.BACKBONE) == (0.3, 0.05, 0.02, 0.005)
-    assert (Stable.SHIFT, Stable.OWN) == (1.0, 0.03)
+    assert (Stable.QUANTISATION, Stable.BALANCE, Stable.SOFTENING) == (0.3, 0.05, 0.02)
+    assert (Stable.SHIFT, Stable.OWN, Stable.TUNING, Stable.BACKBONE) == (1.0, 0.03, 0.3, 1.0)

@@ -54,7 +54,8 @@ class DCMH(Hasher):
     gamma, eta
         Weights of the quantisation and of the balance term.
     epochs
-        Outer iterations. Default: 40 for "stable" (more where there are few points), 500 for "paper".
+        Outer iterations. Default: 40 for "stable" (more where there are few points), half as many again where the image
+        network is fine-tuned, which it is in the last third; 500 for "paper".
     network
         For pictures: "efficientnet-lite0" or "cnn-f". With finetune=False its features are computed once and kept.
     weights
@@ -163,12 +164,15 @@ class DCMH(Hasher):
         target = distributed.join(self.device) if distributed.launched() else devices.resolve(self.device)
         recipe = self._recipe()
         forked = torch.random.fork_rng(devices=[target] if target.type == "cuda" else [])
-        with forked, devices.arithmetic(self.precision, target):
+        with forked, devices.arithmetic(self.precision, target, tried=self.network == "cnn-f"):
             run = self._start(recipe, inputs, labels, observed, target)
             steps = min(len(side.rows) // min(self.batch_size, len(side.rows)) for side in run.sides)
             epochs = self.epochs or recipe.epochs(steps)
+            resting = recipe.resting(epochs)
             self.history_ = self._checkpoint.resume(run) if self._checkpoint else []
             while run.epoch < epochs:
+                if run.epoch >= resting:
+                    run.wake(anew=run.epoch == resting)
                 began = time.monotonic()
                 losses = [self._update_network(recipe, run, side, epochs) for side in run.sides]  # theta_x, theta_y
                 self._update_codes(run)  # B
@@ -184,7 +188,7 @@ class DCMH(Hasher):
         side.network.train()
         side.total.copy_(side.outputs.sum(0))
         side.losses.zero_()
-        run.growth.fill_(recipe.growth(run.epoch / epochs))
+        run.growth.fill_(recipe.growth(run.epoch, epochs))
         batches = training.batches(side.rows, self.batch_size)
         for i, (batch, inputs) in enumerate(zip(batches, side.stream(batches), strict=True)):
             training.set_rate(side.optimiser, recipe.rate(run.epoch * len(batches) + i, len(batches), epochs))
@@ -241,7 +245,8 @@ class DCMH(Hasher):
     def _recipe(self) -> Recipe:
         if self.recipe == "paper":
             return Paper(self.bits, self.gamma, self.eta)
-        return Stable(self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout)
+        tuned = any(isinstance(view, PixelView) for view in self.views_.values())
+        return Stable(self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout, tuned)
 
     def _start(
         self,
@@ -264,11 +269,14 @@ class DCMH(Hasher):
             if len(rows) < 2:
                 raise DataError(f"Only {len(rows)} training item has the modality {name!r}. Give at least two.")
             network = self._network(recipe, self.views_[name]).to(target, dtype)
-            if isinstance(network, hashing.PixelNetwork):
+            features = None
+            if isinstance(data, Pixels):
+                assert isinstance(network, hashing.PixelNetwork)
                 network.reduced = precision == "bfloat16"
+                features = data.features(network, dtype) if recipe.rests else None
             outputs = torch.zeros(len(kept), self.bits, device=target, dtype=dtype)
-            outputs[rows] = recipe.first_outputs(network, data, rows).to(dtype)
-            sides.append(Side(name, network, recipe.optimiser(network), data, rows, outputs))
+            outputs[rows] = recipe.first_outputs(network, data if features is None else features, rows).to(dtype)
+            sides.append(Side(name, network, recipe.optimiser(network), data, rows, outputs, features))
         if (known := self._known) is None:
             assert labels is not None
             known = similarities.KnownLabels(labels)

@@ -33,6 +33,16 @@ def features_of(name: str) -> int:
     return efficientnet.FEATURES if name == "efficientnet-lite0" else cnnf.FEATURES
 
 
+def late_layers(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters that fine-tuning changes: of EfficientNet-Lite0 those from maps of 14 x 14 on, of others all.
+
+    Earlier layers see edges and textures, which are the same everywhere; and they take most of the time and memory.
+    """
+    if isinstance(network, efficientnet.EfficientNetLite0):
+        return network.late_layers()
+    return list(network.parameters())
+
+
 def architecture(name: str) -> nn.Module:
     """The same network without weights, to be filled from a model folder."""
     return efficientnet.EfficientNetLite0() if name == "efficientnet-lite0" else cnnf.CNNF()

@@ -30,6 +30,7 @@ STAGES = [
     (5, 2, 6, 192, 4),
     (3, 1, 6, 320, 1),
 ]
+LATE = 5  # the first block of the fourth stage, which makes maps of 14 x 14
 
 
 class SameConv2d(nn.Conv2d):
@@ -99,6 +100,11 @@ class EfficientNetLite0(nn.Module):
             x = block(x)
         x = functional.relu6(self._bn1(self._conv_head(x)))
         return x.mean(dim=(2, 3))  # (n, 1280)
+
+    def late_layers(self) -> list[nn.Parameter]:
+        """The parameters of the blocks from maps of 14 x 14 on, and of what follows them."""
+        late: list[nn.Module] = [*self._blocks[LATE:], self._conv_head, self._bn1]
+        return [parameter for module in late for parameter in module.parameters()]
 
 
 def fuse(network: EfficientNetLite0) -> EfficientNetLite0:

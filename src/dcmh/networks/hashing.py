@@ -15,7 +15,7 @@ from dcmh.networks.mlp import FoldedMLP, HashMLP, TextNetwork
 
 
 class PixelNetwork(nn.Module):
-    """An image network with its hash layers: pixels (n, 3, 224, 224) to outputs (n, bits).
+    """An image network with its hash layers: pixels (n, 3, 224, 224), or features of them (n, width), to outputs (n, bits).
 
     With `fixed_statistics` its batch normalisation keeps what it learned on ImageNet: a few thousand pictures spoil it.
     With `reduced` the image network computes in bfloat16, its parameters and results stay in float32.
@@ -51,8 +51,8 @@ class PixelNetwork(nn.Module):
             features = backbone(pixels).to(pixels.dtype)
         return distributed.gather(features) if shared else features
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.head(self.features(pixels))  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x if x.ndim == 2 else self.features(x))  # type: ignore[no-any-return]
 
 
 def at_rest(network: nn.Module) -> nn.Module:

@@ -52,7 +52,13 @@ class Result:
 
     @property
     def score(self) -> float:
+        """What candidates are ranked by: MAP on the items that select."""
         return float(self.select.mean())
+
+    @property
+    def confirmed(self) -> float:
+        """MAP on the items that confirm, which rank nothing."""
+        return float(self.confirm.mean())
 
 
 class Trials:
@@ -122,7 +128,9 @@ def iterations(method: DCMH, train: Dataset) -> int:
     if method.epochs is not None:
         return method.epochs
     fewest = min(int(train.observed(name).sum()) for name in train.modalities)
-    return method._recipe().epochs(fewest // min(method.batch_size, fewest))
+    looking = DCMH(**method.parameters)  # as fit would look at these items: fine-tuning takes longer
+    looking.views_ = {name: looking._view(column.kind) for name, column in train.columns.items()}
+    return looking._recipe().epochs(fewest // min(method.batch_size, fewest))
 
 
 def _per_query(model: DCMH, query: Dataset, database: Dataset) -> Mapping[str, NDArray[np.float64]]:
