@@ -110,6 +110,17 @@ def test_most_frequent_first_then_alphabetical():
     assert BagOfWords(min_count=1, max_words=2).fit(["pear fig", "pear apple"]).words_ == ("pear", "apple")
 
 
+def test_given_words_are_found_as_counted_ones_are():
+    texts = ["Two dogs bark", "a dog and a cat", None, "berries, the berry", "boats boats boat"]
+    bag = BagOfWords(min_count=1).fit(texts)
+    chosen = list(bag.words_[::-2])
+    found = BagOfWords.of(chosen)
+    assert list(found.words_) == chosen
+    np.testing.assert_array_equal(
+        found.transform(texts), bag.transform(texts)[:, [bag.words_.index(w) for w in chosen]]
+    )
+
+
 def test_missing_texts_do_not_count_and_are_zeros():
     bag = BagOfWords(min_count=1).fit(TEXTS)
     assert bag.documents_ == 5

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
@@ -93,6 +93,13 @@ class BagOfWords:
         self.stop_words = stop_words
         self.binary = binary
         self.plurals = plurals
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> BagOfWords:
+        """A vocabulary of given words, in the form that `words_` has; they were counted in no texts."""
+        bag = cls(min_count=1)
+        bag._set([(word, 0) for word in words], 0)
+        return bag
 
     def fit(self, texts: Iterable[str | None]) -> Self:
         """Learn the vocabulary; missing texts (None) do not count."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dcmh.data import Dataset, labels_from_text
-from dcmh.data.labels import multi_hot
+from dcmh.data.labels import multi_hot, tell_apart
 from dcmh.errors import DataError
 
 WORDS = ["dog", "cat", "boat", "tree", "rose"]
@@ -52,6 +52,28 @@ def test_the_note_names_the_first_five():
     assert data.labels.shape == (60, 5)
     with pytest.raises(DataError, match="'image' holds vectors"):
         Dataset.from_arrays(image=np.eye(3)).with_labels_from_text("image")
+
+
+def test_words_that_were_counted_before_serve_again():
+    data = Dataset.from_arrays(text=TEXTS).with_labels_from_text()
+    again = Dataset.from_arrays(text=TEXTS).with_labels_from_words(data.label_names)
+    np.testing.assert_array_equal(again.labels, data.labels)
+    assert again.label_names == data.label_names
+    assert again.fingerprint() == data.fingerprint()
+    others = ["two Dogs", "a rose and a rose", None, "zebra zebra", "the tree of the dog"]
+    labels = Dataset.from_arrays(text=others).with_labels_from_words(["dog", "cat", "tree", "rose"]).labels
+    np.testing.assert_array_equal(labels, [[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]])
+    with pytest.raises(DataError, match="'image' holds vectors"):
+        Dataset.from_arrays(image=np.eye(3)).with_labels_from_words(["dog"], "image")
+
+
+def test_what_tells_items_apart():
+    four = np.eye(4, dtype=np.uint8)
+    assert tell_apart(four)
+    assert not tell_apart(four[:, :3])  # too few
+    assert not tell_apart(np.hstack([four, np.zeros((4, 9), np.uint8)])[:, 1:])  # too few in use
+    assert not tell_apart(np.hstack([four, np.ones((4, 1), np.uint8)]))  # all pairs are similar
+    assert not tell_apart(None)
 
 
 def test_multi_hot():

@@ -62,6 +62,80 @@ def test_data_that_grew_keeps_its_queries(cli, photo_model, tmp_path):
     assert "8 held-out queries, 52 in the database, 32 learned from" in answer.err
 
 
+def write_table(folder, words, n=120, *, ids="i"):
+    """Texts and titles without labels: one of the words each, and what they have in common."""
+    folder.mkdir(exist_ok=True)
+    lines = ["id,title,text"]
+    for row in range(n):
+        word = words[row % len(words)]
+        lines.append(f"{ids}{row},{word} of the {word} day,{word} thing")
+    (folder / "pairs.csv").write_text("\n".join(lines) + "\n")
+
+
+FIRST, LATER = ["apple", "boat", "cloud", "dog", "earth"], ["fox", "goat", "house"]
+
+
+@pytest.fixture
+def wordy_model(cli, tmp_path):
+    """Learned from a table without labels."""
+    write_table(tmp_path / "things", FIRST)
+    answer = cli("train", "things", "--modalities", "title,text", *QUICK)
+    assert answer.code == 0, answer.err
+    assert "things: No labels given: the 5 most frequent words serve as labels (apple, " in answer.err
+    return tmp_path / "things.model"
+
+
+def test_the_words_that_a_model_learned_from_stay_labels(cli, wordy_model, tmp_path):
+    assert sorted(json.loads((wordy_model / "run.json").read_text())["data"]["label_words"]) == FIRST
+    before = json.loads(cli("evaluate", wordy_model, "--json").out)
+    assert before == json.loads((wordy_model / "report.json").read_text())
+    table = tmp_path / "things" / "pairs.csv"
+    table.write_text(
+        table.read_text() + "".join(f"n{row},{LATER[row % 3]} day,{LATER[row % 3]}\n" for row in range(90))
+    )
+    answer = cli("evaluate", wordy_model, "--json")
+    assert answer.code == 0
+    assert "things: No labels given: the 5 words that served as labels when the model was trained (apple" in answer.err
+    assert "most frequent words" not in answer.err
+    assert "anew" not in answer.err
+    after = json.loads(answer.out)
+    assert (before["database"], after["database"]) == (96, 186)
+    # None of the new items has one of the words: as many are relevant as before, among more.
+    assert after["chance"] == pytest.approx(before["chance"] * 96 / 186)
+    (tmp_path / "things").rename(tmp_path / "grown")
+    assert json.loads(cli("evaluate", wordy_model, "grown", "--json").out) == after
+    assert "apple" in dict(line.split(None, 1) for line in cli("info", wordy_model).out.splitlines())["label_words"]
+
+
+def test_an_older_model_counts_the_words_anew(cli, wordy_model, tmp_path):
+    run = json.loads((wordy_model / "run.json").read_text())
+    del run["data"]["label_words"]
+    (wordy_model / "run.json").write_text(json.dumps(run))
+    same = cli("evaluate", wordy_model, "--json")
+    assert json.loads(same.out) == json.loads((wordy_model / "report.json").read_text())
+    assert "anew" not in same.err
+    write_table(tmp_path / "things", [*FIRST, *LATER], 180)
+    grown = cli("evaluate", wordy_model)
+    assert grown.code == 0
+    assert "the 8 most frequent words serve as labels" in grown.err
+    assert "Labels are counted from the words anew" in grown.err
+
+
+def test_words_that_tell_nothing_apart_elsewhere_are_counted_anew(cli, wordy_model, tmp_path):
+    write_table(tmp_path / "others", ["fig", "gold", "hat", "ink", "jam"], 200, ids="o")
+    answer = cli("evaluate", wordy_model, "others")
+    assert answer.code == 0
+    assert "others: No labels given, and the 5 words that served as labels when the model was trained" in answer.err
+    assert "do not tell these items apart." in answer.err
+    assert "others: No labels given: the 5 most frequent words serve as labels (" in answer.err
+    assert "others is not the data the model was trained on: 0 of its 200 items were trained on" in answer.err
+
+
+def test_labels_that_are_given_are_used(cli, toy_model):
+    assert json.loads((toy_model / "run.json").read_text())["data"]["label_words"] is None
+    assert "No labels" not in cli("evaluate", toy_model).err
+
+
 def test_data_of_which_everything_was_trained_on_is_refused(cli, photo_model, tmp_path):
     trained = set(json.loads((photo_model / "split.json").read_text())["train"])
     for picture in (tmp_path / "photos").glob("*.png"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import time
@@ -11,8 +12,9 @@ import time
 import pytest
 from commands import QUICK, finish, left_behind, spawn
 
+import dcmh
 from dcmh.catalogue import Catalogue
-from dcmh.errors import DCMHError
+from dcmh.errors import DCMHError, ModelError
 from dcmh.search import SearchIndex, place
 from toy_photos import write_photos
 
@@ -46,6 +48,24 @@ def test_new_then_unchanged_then_what_changed(cli, indexed, photos, tmp_path):
     assert [record[name] for name in ("new", "changed", "moved", "gone", "unchanged")] == [1, 1, 1, 1, 37]
     assert (record["items"], record["codes"], record["skipped"]) == (40, {"image": 40, "text": 40}, [])
     assert cli("index", "photos").out == "0 new, 0 changed, 0 gone, 40 unchanged.\n"
+
+
+def test_an_index_where_a_model_is_asked_for(cli, indexed, tmp_path):
+    says = "photos.dcmh is not a dcmh model (no model.json). It is a search index; its model is photos.dcmh/model"
+    for asked in (
+        ("evaluate", "photos.dcmh"),
+        ("encode", "photos", "--model", "photos.dcmh", "--modality", "text"),
+        ("index", "photos", "--model", "photos.dcmh", "--out", "other.dcmh"),
+    ):
+        answer = cli(*asked)
+        assert (answer.code, answer.out, answer.err) == (1, "", f"{says}\n")
+    with pytest.raises(ModelError, match=re.escape(says)):
+        dcmh.load("photos.dcmh")
+    assert left_behind(tmp_path) == ["photos", "photos.dcmh"]
+    assert cli("evaluate", "photos.dcmh/model").code == 0  # what it says works
+    assert "search index" in cli("info", "photos.dcmh").out
+    (tmp_path / "photos.dcmh" / "index.json").unlink()
+    assert cli("evaluate", "photos.dcmh").last.endswith("(no model.json). Did you mean photos.dcmh/model ?")
 
 
 def test_gone_items_are_kept_on_request(cli, indexed, photos):

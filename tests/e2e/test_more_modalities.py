@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import dcmh
 from dcmh import codes
 from dcmh.errors import DataError
 from dcmh.search import SearchIndex
+from dcmh.tuning import Trial
 
 KINDS = ["red apple fruit", "blue boat harbour", "grey owl night", "iron nail hammer"]
 
@@ -191,7 +193,9 @@ def test_tune_writes_a_config_that_train_takes(cli, tmp_path):
     given = ["--modalities", "title,tags", "--hidden", "16", "--bits", "8", "--device", "cpu", "--epochs", "4"]
     answer = cli("tune", "things", *given, "--learning-rate", "0.01", "--budget", "20s")
     assert answer.code == 0, answer.err
-    assert answer.out.splitlines()[0].split()[:3] == ["length", "seed", "settings"]
+    header = "length  seed  settings  iterations  MAP select  to defaults  MAP confirm  to defaults  seconds"
+    assert re.split(r"  +", answer.out.splitlines()[0]) == header.split("  ")
+    assert re.search(r"MAP select: on \d+ training items.*MAP confirm: on \d+ others", answer.err)
     folder = tmp_path / "things.tune"
     assert {"gamma.svg", "gamma.png", "gamma.csv", "eta.svg", "tuned.toml", "table.md"} <= {
         f.name for f in folder.iterdir()
@@ -202,7 +206,24 @@ def test_tune_writes_a_config_that_train_takes(cli, tmp_path):
     assert 'modalities = "title,tags"' in config
     assert "epochs = 4" in config
     again = cli("tune", "things", *given, "--learning-rate", "0.01", "--budget", "20s", "--json")
-    assert json.loads(again.out)["verdict"] in config
+    record = json.loads(again.out)
+    assert record["verdict"] in config
+    for trial in record["trials"]:  # as the files of the trials say, each part by its own name
+        name = Trial(tuple(trial["settings"].items()), trial["length"], trial["seed"]).name
+        written = json.loads((folder / "trials" / f"{name}.json").read_text())
+        for part in ("select", "confirm"):
+            assert trial[part]["map"] == pytest.approx(np.mean(written[part]), abs=1e-5)
+            assert len(written[part]) == record["items"][part]
+        assert trial["select"]["directions"] == written["directions"]
+    assert any(trial["select"]["map"] != trial["confirm"]["map"] for trial in record["trials"])
+    trial, shown = record["trials"][0], answer.out.splitlines()[1].split()
+    assert shown[2:] == [
+        "defaults",
+        str(trial["iterations"]),
+        f"{trial['select']['map']:.3f}",
+        f"{trial['confirm']['map']:.3f}",
+        str(round(trial["seconds"])),
+    ]
     trained = cli("train", "things", "--config", folder / "tuned.toml", "--bits", "16", "--out", "m")
     assert trained.code == 0, trained.err
     assert dcmh.load(tmp_path / "m").bits == 16  # the flag wins over the file

@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError
 
 from dcmh import __version__
 from dcmh.cli import console
+from dcmh.cli.help import HelpPage
 from dcmh.errors import DCMHError, TrainingStopped
 
 DONE, FAILED, USAGE, SKIPPED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -65,6 +66,7 @@ app = App(
     help="Binary codes in which words find pictures and pictures find words (Deep Cross-Modal Hashing).",
     version=__version__,
     help_format="plaintext",
+    help_formatter=HelpPage(),
     help_epilogue="Start here: dcmh demo. Each command has --help with an example, and --json.",
     result_action="return_value",
     print_error=False,
@@ -72,8 +74,14 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 for _place, (_name, (_help, _example)) in enumerate(COMMANDS.items()):
-    _words = f"Example: {_example}"
-    app.command(f"dcmh.cli.{_name}:{_name}", name=_name, help=_help, help_epilogue=_words, sort_key=_place)
+    app.command(
+        f"dcmh.cli.{_name}:{_name}",
+        name=_name,
+        help=_help,
+        help_formatter=HelpPage(_name),
+        help_epilogue=f"Example: {_example}",
+        sort_key=_place,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,7 +37,7 @@ def encode(
     device: str = "auto",
     json: Switch = False,
 ) -> int:
-    """Write the codes of one modality: codes.npy, ids.txt, codes.json.
+    """Write the codes of one modality for other programs: codes.npy, ids.txt, codes.json.
 
     codes.npy holds packed codes, uint8 (items, bytes): bit 0 of a code is the lowest bit of byte 0. Line i of ids.txt
     names row i.

@@ -33,14 +33,13 @@ def evaluate(
 ) -> None:
     """Measure a model on its held-out queries: MAP, precision, hash lookup, beside chance.
 
-    Example: dcmh evaluate photos.model --json
-
     Parameters
     ----------
     model
         The folder that dcmh train wrote.
     data
-        Default: the data the model was trained on. Of other data, items that were trained on are left out.
+        Default: the data the model was trained on. Of other data, items that were trained on are left out. Where
+        there are no labels, the words that served as such in training serve again.
     ties
         How items at equal distance count in the table's MAP: in database order, on average over all orders, relevant
         ones first, or last. Default: the first two. JSON always has all four.
@@ -61,10 +60,12 @@ def evaluate(
     if hasattr(hasher, "device"):
         hasher.device = where
     source = _source(model, data, text)
-    whole = source.labelled()
+    whole, words = source.labelled()
     found = readable(whole, _image_view(hasher), where)
     say_skipped(found.skipped)
     split, trained = _split(model, found.data, data)
+    if words and not source.label_words and split.notes:
+        console.say("Labels are counted from the words anew: the model keeps none that it learned from.")
     console.say(
         f"Measuring {model} ({hasher.name}, {hasher.bits} bits) on {len(split.query):,} queries of "
         f"{whole.name or 'the data'}, {len(split.database):,} in the database, on {where}."
@@ -95,6 +96,7 @@ def _source(model: Path, data: str | None, text: str | None) -> Source:
         min_tag_count=recorded.get("min_tag_count") if same else None,
         modalities=recorded.get("modalities"),
         similarity=recorded.get("similarity"),
+        label_words=recorded.get("label_words"),
     )
 
 

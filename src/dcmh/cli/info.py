@@ -67,6 +67,7 @@ def _model(place: Path) -> dict[str, Any]:
     }
     found["trained_on"] = record.get("trained_on", {}) | ({"source": run["data"]["data"]} if run else {})
     if run:
+        found["label_words"] = run["data"].get("label_words")
         found |= {name: run.get(name) for name in ("command", "device", "seconds", "finished", "skipped")}
         if run.get("skipped"):
             found["skipped_list"] = str(place / SKIPPED)

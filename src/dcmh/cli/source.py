@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ class Source:
     min_tag_count: int | None = None
     modalities: str | None = None
     similarity: str | None = None
+    label_words: Sequence[str] | None = None  # that served as labels when a model was trained
 
     def load(self) -> Dataset:
         """The items, as the loader gives them."""
@@ -38,23 +39,39 @@ class Source:
         folder = self._folder()
         return load_dataset(folder if folder.is_dir() else self.data, text=_from_folder(self.text, folder), **options)
 
-    def labelled(self) -> Dataset:
-        """The items with labels where there are some to evaluate by; its notes are said.
+    def labelled(self) -> tuple[Dataset, list[str] | None]:
+        """The items with labels where there are some to evaluate by, and the words that serve as such; notes are said.
 
-        Where the source has none, folders serve if similarity is theirs, and frequent words if it is that of labels;
-        otherwise the items have none.
+        Where the source has none, folders serve if similarity is theirs, and words if it is that of labels: those that
+        a model learned from, or else the most frequent ones. Otherwise the items have none.
         """
         data = self.load()
         kind = (self.similarity or "labels").partition(":")[0]
+        words: list[str] | None = None
         if data.labels is None and kind == "folders":
             data = data.with_labels_from_folders()
         elif data.labels is None and kind in ("labels", "labels+tags"):
-            data = data.with_labels_from_text(_text_modality(data), min_count=self.min_tag_count)
+            data = self._with_words(data)
+            words = data.label_names
         elif self.min_tag_count is not None:
             console.say("Words do not serve as labels here, so --min-tag-count is not used.")
         for note in data.notes:
             console.say(f"{data.name}: {note}")
-        return data
+        return data, words
+
+    def _with_words(self, data: Dataset) -> Dataset:
+        modality = _text_modality(data)
+        if self.label_words:
+            from dcmh.data.labels import tell_apart
+
+            found = data.with_labels_from_words(self.label_words, modality)
+            first = ", ".join(self.label_words[:5])
+            said = f"the {len(self.label_words)} words that served as labels when the model was trained ({first}, …)"
+            if tell_apart(found.labels):
+                console.say(f"{data.name}: No labels given: {said} serve again.")
+                return found
+            console.say(f"{data.name}: No labels given, and {said} do not tell these items apart.")
+        return data.with_labels_from_text(modality, min_count=self.min_tag_count)
 
     def _folder(self) -> Path:
         """Where the table of --text lies; DATA may also name the table that the folder would offer."""
@@ -76,6 +93,7 @@ class Source:
             "min_tag_count": self.min_tag_count,
             "modalities": self.modalities,
             "similarity": self.similarity,
+            "label_words": self.label_words,
         }
 
     @classmethod
@@ -87,6 +105,7 @@ class Source:
             record["min_tag_count"],
             record.get("modalities"),
             record.get("similarity"),
+            record.get("label_words"),
         )
         from dcmh.data import named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import time
@@ -49,8 +50,6 @@ def train(
 ) -> int:
     """Learn codes from pictures with words, or from any data in two modalities.
 
-    Example: dcmh train photos/ --bits 64 --out photos.model
-
     Parameters
     ----------
     data
@@ -61,7 +60,8 @@ def train(
     model = options.build(method, dcmh)
     device = device_of(method.device)
     where = source_of(data, items, dcmh)
-    whole = where.labelled()
+    whole, words = where.labelled()
+    where = dataclasses.replace(where, label_words=words)  # for whoever measures the model later
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
     seed = method.seed or 0

@@ -67,7 +67,7 @@ def tune(
     items, method, dcmh = settled(run.config, items, method, dcmh)
     model = _model(method, dcmh)
     device = device_of(method.device)
-    whole = source_of(data, items, dcmh).labelled()
+    whole, _ = source_of(data, items, dcmh).labelled()
     out = run.out or Path(f"{whole.name or 'data'}.tune")
     found = source.readable(whole, model._view("image"), device)
     source.say_skipped(found.skipped)
@@ -82,6 +82,7 @@ def tune(
         console.result_json(_record(outcome, out, files))
     else:
         console.result(console.table(*_rows(outcome.results)))
+    console.say(_measured_on(outcome.sizes))
     console.say(outcome.verdict)
     console.say(f"Wrote {out}. Next: dcmh train {shlex.quote(data)} --config {shlex.quote(str(out / CONFIG))}")
 
@@ -124,20 +125,28 @@ def _run(search: Search) -> Outcome:
 
 
 def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:
-    """The table: each trial beside the defaults of its stage."""
+    """The table: each trial beside the defaults of its stage, on the items that select and on those that confirm."""
     from dcmh.tuning import spelt
 
-    base = {(one.trial.stage, one.trial.seed): one.score for one in results if not one.trial.changes}
-    header = ["length", "seed", "settings", "iterations", "MAP", "to defaults", "seconds"]
+    base = {(one.trial.stage, one.trial.seed): one for one in results if not one.trial.changes}
+    header = ["length", "seed", "settings", "iterations", "MAP select", "to defaults"]
+    header += ["MAP confirm", "to defaults", "seconds"]
     rows: list[list[object]] = []
     for one in results:
-        trial = one.trial
-        difference = one.score - base[trial.stage, trial.seed]
-        shown = f"{difference:+.4f}" if trial.changes else ""
-        rows.append(
-            [f"{trial.stage:.2g}", trial.seed, spelt(trial.changes), one.epochs, one.score, shown, round(one.seconds)]
-        )
+        trial, default = one.trial, base[one.trial.stage, one.trial.seed]
+        row: list[object] = [f"{trial.stage:.2g}", trial.seed, spelt(trial.changes), one.epochs]
+        for here, there in ((one.score, default.score), (one.confirmed, default.confirmed)):
+            row += [here, f"{here - there:+.4f}" if trial.changes else ""]
+        rows.append([*row, round(one.seconds)])
     return header, rows
+
+
+def _measured_on(sizes: dict[str, int]) -> str:
+    """Which items the two MAPs of a trial are of."""
+    return (
+        f"MAP select: on {sizes['select']:,} training items, by which the candidates are ranked. "
+        f"MAP confirm: on {sizes['confirm']:,} others, which rank none and only have the last word at the end."
+    )
 
 
 def _config(
@@ -164,7 +173,7 @@ def _write(out: Path, outcome: Outcome, config: dict[str, Any], model: DCMH) -> 
     header, rows = _rows(outcome.results)
     cells = [[f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     table = ["| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *cells]]
-    write_text(out / TABLE, "\n".join(table) + f"\n\nMAP on the items that select. {outcome.verdict}\n")
+    write_text(out / TABLE, "\n".join(table) + f"\n\n{_measured_on(outcome.sizes)}\n\n{outcome.verdict}\n")
     return [out / CONFIG, out / TABLE, *_draw(out, outcome, model)]
 
 
@@ -208,8 +217,8 @@ def _record(outcome: Outcome, out: Path, files: list[Path]) -> dict[str, Any]:
             "length": one.trial.stage,
             "seed": one.trial.seed,
             "iterations": one.epochs,
-            "map": round(one.score, 5),
-            "directions": one.directions,
+            "select": {"map": round(one.score, 5), "directions": one.directions},
+            "confirm": {"map": round(one.confirmed, 5)},
             "seconds": round(one.seconds, 2),
         }
         for one in outcome.results

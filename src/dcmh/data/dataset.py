@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import Column, Images, Texts, Vectors
-from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text
+from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text, labels_from_words
 from dcmh.errors import DataError
 
 if TYPE_CHECKING:
@@ -152,18 +152,26 @@ class Dataset:
         self, modality: str = "text", *, min_count: int | None = None, max_labels: int = 100
     ) -> Dataset:
         """The same items with the most frequent words of a text modality as labels. See `labels_from_text`."""
-        column = self[modality]
-        if not isinstance(column, Texts):
-            raise DataError(f"Labels can be taken from words, but {modality!r} holds {column.kind}s. Give labels.")
-        labels, names = labels_from_text(column.values, min_count=min_count, max_labels=max_labels)
+        labels, names = labels_from_text(self._texts(modality), min_count=min_count, max_labels=max_labels)
         note = f"No labels given: the {len(names)} most frequent words serve as labels ({', '.join(names[:5])}, …)."
         return self._with_labels(labels, names, note)
+
+    def with_labels_from_words(self, words: Sequence[str], modality: str = "text") -> Dataset:
+        """The same items with given words as labels, such as the `label_names` of data that was counted before."""
+        return self._with_labels(labels_from_words(self._texts(modality), words), list(words))
 
     def with_labels_from_folders(self) -> Dataset:
         """The same items with the folder that each one's picture lies in as its label. See `labels_from_folders`."""
         labels, names = labels_from_folders(self._paths())
         note = f"The {len(names):,} folders serve as labels ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})."
         return self._with_labels(labels, names, note)
+
+    def _texts(self, modality: str) -> Sequence[str | None]:
+        """The texts of a modality that labels are to be taken from."""
+        column = self[modality]
+        if not isinstance(column, Texts):
+            raise DataError(f"Labels can be taken from words, but {modality!r} holds {column.kind}s. Give labels.")
+        return column.values
 
     def _paths(self) -> list[str | None]:
         """Of each item's first picture; of an item without one, its id if that is a path."""
@@ -175,14 +183,14 @@ class Dataset:
             found.append(path if path is not None else item if "/" in item else None)
         return found
 
-    def _with_labels(self, labels: NDArray[np.uint8], names: list[str], note: str) -> Dataset:
+    def _with_labels(self, labels: NDArray[np.uint8], names: list[str], *notes: str) -> Dataset:
         return Dataset(
             self.columns,
             labels=labels,
             label_names=names,
             ids=self.ids,
             name=self.name,
-            notes=(*self.notes, note),
+            notes=(*self.notes, *notes),
             skipped=self.skipped,
             parts=self.parts,
         )

@@ -86,6 +86,16 @@ def labels_from_text(
     return bag.transform(texts)[:, kept].astype(np.uint8), names
 
 
+def labels_from_words(texts: Sequence[str | None], words: Sequence[str]) -> NDArray[np.uint8]:
+    """Let given words serve as labels, shape (items, words): the names that `labels_from_text` found in other texts."""
+    return BagOfWords.of(words).transform(texts).astype(np.uint8)
+
+
+def tell_apart(labels: NDArray[np.uint8] | None) -> bool:
+    """Whether enough labels are in use, and none by every item, so that some pairs are similar and others are not."""
+    return labels is not None and int(labels.any(axis=0).sum()) >= MIN_LABELS and not labels.all(axis=0).any()
+
+
 def labels_from_folders(paths: Sequence[str | None]) -> tuple[NDArray[np.uint8], list[str]]:
     """Let the folder of each item's file serve as its label, shape (items, folders), alphabetically.
 

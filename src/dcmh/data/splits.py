@@ -16,8 +16,8 @@ from dcmh.files import write_text
 
 FORMAT = 1
 _CHANGED = (
-    "The data has changed since the split {} was made: new items join the database, and labels made from words are counted "
-    "anew, so numbers do not compare with those of the model's report."
+    "The data has changed since the split {} was made: new items join the database, so numbers do not compare with those "
+    "of the model's report."
 )
 
 

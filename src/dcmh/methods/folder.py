@@ -5,6 +5,7 @@ weights.safetensors     what was learned, as named arrays
 NAME.vocabulary.txt     the words of a text modality, readable
 history.jsonl           one line for each iteration of the training
 split.json, report.json written by `dcmh train`: the held-out queries, and what was measured on them
+run.json                written by it too: the data, the words that served as its labels, the command, versions
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = (
     "split.json",
     "report.json",
 )
+KEPT = "model"  # the folder of a search index that holds a copy of its model
 
 
 def write(
@@ -124,6 +126,9 @@ def _fingerprint(folder: Path, modalities: Mapping[str, Any]) -> str:
 def _what_is_there(folder: Path) -> str:
     if not folder.is_dir():
         return "It is a file. Give the folder that dcmh train wrote."
+    if is_model(kept := folder / KEPT):
+        indexed = (folder / "index.json").is_file()
+        return f"It is a search index; its model is {kept}" if indexed else f"Did you mean {kept} ?"
     names = sorted(entry.name for entry in folder.iterdir())
     from dcmh.images import IMAGE_SUFFIXES
 

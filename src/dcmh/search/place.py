@@ -34,7 +34,7 @@ HEADER, CATALOGUE, CODES, MODEL, SKIPPED, LOCK = (
     "index.json",
     "catalogue.sqlite",
     "codes",
-    "model",
+    model_folder.KEPT,
     "skipped.tsv",
     "lock",
 )
