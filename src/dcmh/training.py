@@ -281,10 +281,13 @@ def _memory(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def _remember(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Undo `_memory`."""
+    """Undo `_memory`. What belongs to a parameter lies in memory as the parameter does: fused optimisers rely on it."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         i, key = name.split(".", 1)
+        if value.shape == parameters[int(i)].shape:
+            value = torch.empty_like(parameters[int(i)], dtype=value.dtype).copy_(value)
         state.setdefault(int(i), {})[key] = value
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 

@@ -1,0 +1,122 @@
+"""The stable recipe's two parts: hash layers learn on features first, then the image network's later layers with them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dcmh import networks
+from dcmh.data import Dataset, Images, Vectors
+from dcmh.errors import TrainingStopped
+from dcmh.methods.dcmh import DCMH
+from dcmh.networks import efficientnet
+from dcmh.recipes import Paper, Stable
+
+TUNED = Stable(64, 1.0, 1.0, 1e-3, 32, 0.4, finetune=True)
+FROZEN = Stable(64, 1.0, 1.0, 1e-3, 32, 0.4)
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 9, stride=8)
+        self.full = nn.Linear(6, 10)
+
+    def forward(self, pixels):
+        return torch.relu(self.full(torch.relu(self.conv(pixels / 128 - 1)).mean((2, 3))))
+
+
+def small(name, weights=None):
+    torch.manual_seed(5)
+    return Small(), 10
+
+
+def photos(n=48):
+    random = np.random.default_rng(0)
+    classes = random.integers(0, 3, n)
+    pixels = (random.integers(0, 120, (n, 224, 224, 3)) + 60 * classes[:, None, None, None]).astype(np.uint8)
+    text = random.normal(size=(n, 12)).astype(np.float32) + classes[:, None]
+    labels = np.eye(3, dtype=np.uint8)[classes]
+    return Dataset({"image": Images(list(pixels)), "text": Vectors(text)}, labels=labels)
+
+
+def tuned(epochs=6, **settings):
+    return DCMH(16, epochs=epochs, batch_size=16, hidden=32, finetune=True, device="cpu", **settings)
+
+
+def weights_of(model):
+    return {name: value.clone() for name, value in model.networks_["image"].backbone.state_dict().items()}
+
+
+def test_the_first_part_is_the_frozen_recipe():
+    assert (FROZEN.epochs(39), TUNED.epochs(39)) == (40, 60)
+    assert (FROZEN.resting(40), TUNED.resting(60), TUNED.resting(1)) == (40, 40, 0)
+    for step in (0, 100, 40 * 39 - 1):
+        assert TUNED.rate(step, 39, 60) == FROZEN.rate(step, 39, 40)
+    for epoch in range(40):
+        assert TUNED.growth(epoch, 60) == FROZEN.growth(epoch, 40)
+
+
+def test_the_second_part_starts_from_a_lower_rate_with_gamma_in_full():
+    rates = [TUNED.rate(step, 39, 60) for step in range(40 * 39, 60 * 39)]
+    assert rates[0] < 0.01 * 1e-3  # a rise, as at the start
+    assert max(rates) == pytest.approx(0.3e-3, rel=0.02)
+    assert rates[-1] < 0.001 * 1e-3
+    assert {TUNED.growth(epoch, 60) for epoch in range(40, 60)} == {1.0}
+
+
+def test_the_papers_networks_never_rest():
+    assert Paper(64, 1.0, 1.0).resting(500) == 0
+
+
+def test_the_image_network_rests_and_then_learns(monkeypatch):
+    monkeypatch.setattr(networks, "backbone", small)
+    data = photos()
+    first = small("")[0].state_dict()
+    resting = DCMH._update_codes
+    seen = []
+
+    def watch(self, run):
+        resting(self, run)
+        weight = run.sides[0].network.backbone.conv.weight
+        seen.append((run.epoch, torch.equal(weight, first["conv.weight"]), run.sides[0].features is not None))
+
+    monkeypatch.setattr(DCMH, "_update_codes", watch)
+    tuned().fit(data)
+    assert [same for _, same, _ in seen] == [True] * 5 + [False] * 2  # before the run, and after each iteration
+    assert [features for *_, features in seen] == [True] * 5 + [False] * 2
+
+
+def test_a_run_stopped_in_either_part_goes_on_as_if_unbroken(tmp_path, monkeypatch):
+    monkeypatch.setattr(networks, "backbone", small)
+    data = photos()
+    unbroken = tuned().fit(data)
+    checkpoint = tmp_path / "run.checkpoint"
+    for _ in range(5):  # stop after every iteration
+        with pytest.raises(TrainingStopped):
+            tuned().fit(data, checkpoint=checkpoint, stop=lambda: True)
+    resumed = tuned().fit(data, checkpoint=checkpoint)
+    for name, value in unbroken._state().items():
+        assert np.array_equal(resumed._state()[name], value), name
+
+
+def test_only_later_layers_of_efficientnet_learn():
+    network = networks.backbone("efficientnet-lite0")[0]
+    before = {name: value.clone() for name, value in network.named_parameters()}
+    model = tuned(epochs=1).fit(photos(16))
+    after = weights_of(model)
+    moved = {name for name, value in before.items() if not torch.equal(after[name], value)}
+    late = {name for name in before if not name.startswith(("_conv_stem", "_bn0"))}
+    late -= {name for name in late if name.startswith(tuple(f"_blocks.{i}." for i in range(efficientnet.LATE)))}
+    assert moved == late
+    statistics = {name for name in after if "running" in name}
+    untouched = network.state_dict()
+    assert all(torch.equal(after[name], untouched[name]) for name in statistics)
+
+
+def test_rows_without_a_picture_have_no_features(monkeypatch):
+    monkeypatch.setattr(networks, "backbone", small)
+    data = photos()
+    column = Images([None if row < 4 else data["image"].source(row) for row in range(len(data))])
+    model = tuned(epochs=3).fit(Dataset({"image": column, "text": data["text"]}, labels=data.labels))
+    assert model.encode(image=data["image"]).shape == (48, 16)
