@@ -26,8 +26,7 @@ from dcmh.networks import efficientnet
 from dcmh.networks.hashing import PixelNetwork
 
 SIZE = 224  # pixels, square: what both image networks take
-BATCH = 32  # pictures at a time
-GPU_BATCH = 256
+BATCH = 32
 
 Progress = Callable[[int, int], None]  # pictures done, pictures in all
 OnError = Callable[[int, str], None]  # row, reason
@@ -89,14 +88,13 @@ def _compute(
     computed: dict[bytes, NDArray[np.float32]] = {}
     key_of = {row: key for key, row in missing.items()}
     done = 0
-    batch = batch_for(target)
-    for rows, pixels in decoded_batches(column, list(missing.values()), batch=batch, on_error=on_error):
+    for rows, pixels in decoded_batches(column, list(missing.values()), on_error=on_error):
         if len(pixels):
             values = run(backbone, pixels, target)
             entries = [(key_of[row], value) for row, value in zip(rows, values, strict=True)]
             store.put(entries)
             computed.update(entries)
-        done = min(done + batch, len(missing))
+        done = min(done + BATCH, len(missing))
         if progress:
             progress(done, len(missing))
     return computed
@@ -142,16 +140,11 @@ def hashed(network: PixelNetwork, column: Images, target: torch.device) -> Itera
     fast = target.type == "cpu" and not network.reduced
     if fast and not network.encoder and isinstance(network.backbone, efficientnet.EfficientNetLite0):
         network.encoder.append(efficientnet.Encoder(network.backbone))
-    for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist(), batch=batch_for(target)):
+    for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
         if fast and network.encoder:
             yield rows, network.head(torch.from_numpy(run(network.encoder[0], pixels, target)))
         else:
             yield rows, network(to_batch(pixels, target))
-
-
-def batch_for(target: torch.device) -> int:
-    """How many pictures to decode for the network at a time."""
-    return BATCH if target.type == "cpu" else GPU_BATCH
 
 
 def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:
