@@ -137,14 +137,20 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
 
 def hashed(network: PixelNetwork, column: Images, target: torch.device) -> Iterator[tuple[list[int], Tensor]]:
     """Rows and outputs (n, bits) of pictures by a network that takes pixels; on a CPU by the fast encoder, if it is for it."""
-    fast = target.type == "cpu" and not network.reduced
-    if fast and not network.encoder and isinstance(network.backbone, efficientnet.EfficientNetLite0):
-        network.encoder.append(efficientnet.Encoder(network.backbone))
+    fast = takes_encoder(network, target)
+    if fast and not network.encoder:
+        network.encoder.append(efficientnet.Encoder(network.backbone))  # type: ignore[arg-type]
     for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
-        if fast and network.encoder:
+        if fast:
             yield rows, network.head(torch.from_numpy(run(network.encoder[0], pixels, target)))
         else:
             yield rows, network(to_batch(pixels, target))
+
+
+def takes_encoder(network: PixelNetwork, target: torch.device) -> bool:
+    """Whether the fast form of its image network can do the work: EfficientNet-Lite0, in float32 on a CPU."""
+    single = next(network.backbone.parameters()).dtype == torch.float32 and not network.reduced
+    return single and target.type == "cpu" and isinstance(network.backbone, efficientnet.EfficientNetLite0)
 
 
 def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:

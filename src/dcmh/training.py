@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from dcmh import distributed
 from dcmh.data.columns import Images
-from dcmh.features import SIZE, decoded_batches, to_batch
+from dcmh.features import SIZE, decoded_batches, run, takes_encoder, to_batch
 from dcmh.likelihood import Similarity
+from dcmh.networks.efficientnet import Encoder
 from dcmh.networks.hashing import PixelNetwork
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
@@ -79,7 +80,12 @@ class Pixels:
         """What the image network makes of all pictures, (n, width); zeros where there is none."""
         network.eval()
         rows = torch.from_numpy(np.flatnonzero(self.column.observed)).to(self.device)
-        found = torch.cat([network.features(self[part].to(dtype)) for part in rows.split(256)])
+        parts = rows.split(256)
+        if takes_encoder(network, self.device):
+            encoder = Encoder(network.backbone)  # type: ignore[arg-type]
+            found = torch.cat([torch.from_numpy(run(encoder, self._bytes(p).numpy(), self.device)) for p in parts])
+        else:
+            found = torch.cat([network.features(self[part].to(dtype)) for part in parts])
         return found.new_zeros(len(self), found.shape[1]).index_copy_(0, rows, found)
 
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -238,6 +244,11 @@ class Run:
 
     def __post_init__(self) -> None:
         self.growth = self.B.new_ones(())
+
+    @property
+    def resting(self) -> bool:
+        """Whether an image network rests that will learn later."""
+        return any(side.features is not None for side in self.sides)
 
     def wake(self, *, anew: bool) -> None:
         """Image networks that rested learn from now on. With `anew` this part of the run begins: optimisers forget."""

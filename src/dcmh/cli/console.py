@@ -132,12 +132,19 @@ class Bar:
         self._live: Any = None
         self._task: Any = None
 
-    def update(self, done: int, total: int, detail: str = "", *, left: float | None = None) -> None:
-        """How far it is. `left`: seconds, where the caller knows better than a constant pace."""
+    def start_anew(self) -> None:
+        """The pace of what comes is another one."""
+        self._first = None
+
+    def update(self, done: int, total: int, detail: str = "", *, left: float | str | None = None) -> None:
+        """How far it is. `left`: seconds, or what to say of them, where the caller knows better than a constant pace."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, done)
-        pace = self._pace(now, done, total) if left is None else f"{span(left)} left" if done < total else ""
+        if left is None:
+            pace = self._pace(now, done, total)
+        else:
+            pace = "" if done >= total else left if isinstance(left, str) else f"{span(left)} left"
         detail = "  ".join(part for part in (detail, pace) if part)
         if sys.stderr.isatty():
             self._draw(done, total, detail)

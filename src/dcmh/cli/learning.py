@@ -113,13 +113,21 @@ def _fit(model: Hasher, train: Dataset, work: Workspace) -> None:
 
 
 def shown(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
-    """A progress record on the bar: the terms of the loss, and the MAP of held-out training items."""
+    """A progress record on the bar: the terms of the loss, the MAP of held-out training items, and the time left.
 
+    While an image network rests, iterations are many times faster than when it learns: no time left is said then.
+    """
     from dcmh.evaluation import short
 
     calls = itertools.count(1)
+    rested = False
 
     def show(record: Mapping[str, Any]) -> None:
+        nonlocal rested
+        resting = bool(record.get("resting"))
+        if rested and not resting:
+            bar.start_anew()
+        rested = resting
         names = [name for name, value in record.items() if isinstance(value, float) and name != "seconds"]
         detail = [f"{name} {record[name]:.3f}" for name in names]
         directions = record.get("map") or {}
@@ -128,6 +136,7 @@ def shown(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
                 "MAP* " + " ".join(f"{short(name, directions)} {value:.3f}" for name, value in directions.items())
             )
         done = int(record.get("epoch", next(calls)))
-        bar.update(done, int(record.get("epochs", done)), " ".join(detail))
+        later = "(slower when the image network learns)" if resting else None
+        bar.update(done, int(record.get("epochs", done)), " ".join(detail), left=later)
 
     return show

@@ -320,7 +320,7 @@ class DCMH(Hasher):
         """Note the iteration; the MAP of held-out points now and then."""
         row: dict[str, Any] = {"epoch": run.epoch, "epochs": epochs}
         row |= dict(zip(Terms._fields, torch.stack(losses).mean(0).tolist(), strict=True))  # waits for the GPU
-        row |= {"seconds": round(time.monotonic() - began, 3)}
+        row |= {"seconds": round(time.monotonic() - began, 3), "resting": run.resting}
         measured = run.epoch == epochs or run.epoch % -(-epochs // MEASURED) == 0
         row |= {"map": held_out.mean_average_precision(run) if measured else {}}
         self.history_.append(row)
