@@ -74,7 +74,7 @@ class DCMHOptions:
     eta: float | None = None
     """Weight of balance. Default: 1."""
     epochs: int | None = None
-    """Outer iterations. Default: 40, more for few items; 500 for paper."""
+    """Outer iterations. Default: 40, more for few items, half as many again to fine-tune; 500 for paper."""
     batch_size: int | None = None
     """Items in a step. Default: 128."""
     learning_rate: float | None = None
@@ -86,7 +86,7 @@ class DCMHOptions:
     network: str | None = None
     """For pictures: efficientnet-lite0 or cnn-f. Default: efficientnet-lite0."""
     finetune: bool | None = None
-    """Train the image network as well, instead of computing its features once."""
+    """Train the image network as well, after the hash layers, in the last third of the run. Meant for a GPU."""
     weights: Path | None = None
     """MatConvNet's imagenet-vgg-f.mat, for cnn-f."""
     similarity: str | None = None
