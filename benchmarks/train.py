@@ -113,7 +113,7 @@ def start(network: str, points: int, target: torch.device, precision: str):
     model._stop = model._checkpoint = model._progress = None
     model.views_ = {"image": VectorView(FEATURES) if frozen else PixelView(), "text": Words()}
     model.validation = 0.0
-    rule = model._recipe()
+    rule = model._recipe(model.views_)
     observed = {name: np.ones(points, bool) for name in ("image", "text")}
     with devices.arithmetic(precision, target):
         run = model._start(rule, {"image": image, "text": words}, labels, observed, target)

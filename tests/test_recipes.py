@@ -5,12 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from dcmh import networks
+from dcmh import distributed, networks
 from dcmh.data import Dataset, Images, Vectors
-from dcmh.errors import TrainingStopped
+from dcmh.errors import ParameterError, TrainingStopped
 from dcmh.methods.dcmh import DCMH
 from dcmh.networks import efficientnet
+from dcmh.networks.hashing import PixelNetwork
 from dcmh.recipes import Paper, Stable
+from dcmh.training import Pixels
 
 TUNED = Stable(64, 1.0, 1.0, 1e-3, 32, 0.4, finetune=True)
 FROZEN = Stable(64, 1.0, 1.0, 1e-3, 32, 0.4)
@@ -117,6 +119,19 @@ def test_only_later_layers_of_efficientnet_learn():
 def test_rows_without_a_picture_have_no_features(monkeypatch):
     monkeypatch.setattr(networks, "backbone", small)
     data = photos()
+    torch.manual_seed(0)
     column = Images([None if row < 4 else data["image"].source(row) for row in range(len(data))])
-    model = tuned(epochs=3).fit(Dataset({"image": column, "text": data["text"]}, labels=data.labels))
-    assert model.encode(image=data["image"]).shape == (48, 16)
+    network = PixelNetwork(Small(), nn.Linear(10, 16))
+    features = Pixels(column, torch.device("cpu")).features(network, torch.float32)
+    assert (features[:4] == 0).all()
+    assert (features[4:] != 0).any(dim=1).all()
+    tuned(epochs=3).fit(Dataset({"image": column, "text": data["text"]}, labels=data.labels))
+
+
+def test_batches_that_do_not_divide_are_refused_before_the_run(monkeypatch):
+    monkeypatch.setattr(networks, "backbone", small)
+    monkeypatch.setattr(distributed, "world", lambda: 5)
+    seen = []
+    with pytest.raises(ParameterError, match="does not divide among 5 processes"):
+        tuned().fit(photos(), progress=seen.append)
+    assert not seen

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from dcmh.data import Dataset, Images, Texts
+from dcmh.data.toy import toy
 from dcmh.errors import DataError
 from dcmh.methods.dcmh import DCMH
 from dcmh.tuning import SEEDS, STAGES, Search, Trial, Trials, divide, spelt
+from dcmh.tuning.search import Pace
 from dcmh.tuning.trials import iterations
 
 
@@ -42,9 +44,9 @@ class Pretended(Trials):
         noise = item + 0.01 * np.random.default_rng(list(trial.name.encode())).normal(size=50)
         added = np.sum([self.worth.get(spelt((one,)), (0, 0)) for one in trial.changes] or [(0, 0)], axis=0)
         epochs = self.epochs(trial)
-        record = {"format": 1, "identity": self.identity, "changes": dict(trial.changes), "stage": trial.stage}
+        record = {"format": 2, "identity": self.identity, "changes": dict(trial.changes), "stage": trial.stage}
         record |= {"seed": trial.seed, "epochs": epochs, "training": self.seconds * epochs / 16, "measuring": 0.0}
-        record |= {"iteration": self.seconds / 16, "directions": {"image_to_text": 0.5 + added[0]}}
+        record |= {"iteration": self.seconds / 16, "resting": None, "directions": {"image_to_text": 0.5 + added[0]}}
         record |= {"select": (0.5 + added[0] + noise).tolist(), "confirm": (0.5 + added[1] + noise).tolist()}
         self.file(trial).parent.mkdir(parents=True, exist_ok=True)
         self.file(trial).write_text(json.dumps(record))
@@ -130,6 +132,23 @@ def test_iterations_are_those_of_a_training():
     photos = Dataset({"image": Images([np.zeros((8, 8, 3), np.uint8)] * 60), "text": Texts(["a word"] * 60)})
     frozen, tuned = (iterations(DCMH(finetune=finetune), photos) for finetune in (False, True))
     assert tuned > frozen
+
+
+def test_cost_counts_iterations_of_either_part(tmp_path):
+    data = toy(n=120, size=32)
+    tuned = Search(DCMH(bits=8, epochs=60, finetune=True), data, tmp_path, budget=100.0, fixed=set())
+    frozen = Search(DCMH(bits=8, epochs=60), data, tmp_path, budget=100.0, fixed=set())
+    tuned._pace = frozen._pace = Pace(resting=1.0, learning=10.0, around=5.0)
+    assert tuned._cost(1.0) == 40 * 1 + 20 * 10 + 5
+    assert frozen._cost(1.0) == 60 * 10 + 5
+
+
+def test_a_budget_that_ends_too_soon_is_not_called_a_comparison(tmp_path, monkeypatch):
+    found = pretended(tmp_path, {})
+    monkeypatch.setattr(found, "_stage_two", lambda first: first[:1])
+    assert (
+        found.run().verdict == "The budget ended before a candidate could be tried at half length; the defaults stay."
+    )
 
 
 def test_given_settings_are_not_varied(tmp_path):

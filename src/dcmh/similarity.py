@@ -13,6 +13,7 @@ With pairs and with the pairing, few pairs are similar and would drown among the
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 from collections.abc import Container, Iterator
@@ -67,6 +68,15 @@ def check(spec: str) -> str:
 def kind_of(spec: str) -> str:
     """One of KINDS."""
     return check(spec).partition(":")[0]
+
+
+def fingerprint(spec: str) -> str:
+    """A hash of what the setting reads beside the data: the file of pairs."""
+    kind, _, rest = check(spec).partition(":")
+    file = Path(rest)
+    if kind != "pairs" or not file.is_file():
+        return ""
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 
 
 def learn_from(spec: str, train: Dataset) -> Known:

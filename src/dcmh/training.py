@@ -22,7 +22,8 @@ from dcmh.networks.efficientnet import Encoder
 from dcmh.networks.hashing import PixelNetwork
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
-PIXELS_IN_MEMORY = MEMORY // 4  # bytes of decoded training pictures kept; beyond that each batch is decoded anew
+# Bytes of decoded training pictures kept by the processes of this machine; beyond that each batch is decoded anew.
+PIXELS_IN_MEMORY = MEMORY // 4 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 PIXELS_ON_GPU = 8 << 30
 AHEAD = 3  # batches on their way to the GPU
 

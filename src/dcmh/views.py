@@ -5,6 +5,7 @@ A view is fitted on the training items and kept in the model folder: queries are
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -37,12 +38,17 @@ class WordView:
         return len(self.bag)
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
-        self.bag.save(folder / f"{modality}.vocabulary.txt")
-        return {"kind": self.kind, "view": "words", "words": len(self.bag)}
+        file = folder / f"{modality}.vocabulary.txt"
+        self.bag.save(file)
+        return {"kind": self.kind, "view": "words", "words": len(self.bag), "digest": _digest(file)}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
-        return cls(BagOfWords.load(folder / f"{modality}.vocabulary.txt"))
+        file = folder / f"{modality}.vocabulary.txt"
+        bag = BagOfWords.load(file)
+        if record.get("digest", _digest(file)) != _digest(file):
+            raise ModelError(f"{file} is not the one the model learned with: it was changed. Copy the folder again.")
+        return cls(bag)
 
 
 class VectorView:
@@ -214,6 +220,10 @@ def as_column(values: Any, kind: Kind, modality: str) -> Column:
             f"The model's {modality} holds {kind}s, not {column.kind}s. Give the modality it was trained on."
         )
     return column
+
+
+def _digest(file: Path) -> str:
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 
 
 def _texts(column: Column) -> Texts:

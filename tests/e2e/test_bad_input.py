@@ -76,7 +76,7 @@ def pictures_unreadable(folder):
         (empty_texts, "All 20 texts in captions.csv are empty. Is it the right column?"),
         (
             one_label,
-            "Every pair is similar: only one label is in use, or all items share one. "
+            "The labels do not tell items apart: only one is in use, or all items share one. "
             "Give labels that tell items apart, or none.",
         ),
         (few_tags, "Only 2 tags occur 5 times or more; with so few, almost all pairs count as similar."),

@@ -97,8 +97,30 @@ def start(model, data):
     model.views_ = {name: model._view(data[name].kind).fit(data[name]) for name in data.modalities}
     inputs = {name: model.views_[name](data[name]) for name in data.modalities}
     observed = {name: data.observed(name) for name in data.modalities}
-    run = model._start(model._recipe(), inputs, data.labels, observed, torch.device("cpu"))
+    run = model._start(model._recipe({}), inputs, data.labels, observed, torch.device("cpu"))
     return run, torch.arange(40)
+
+
+def test_vectors_and_files_of_pairs_tell_runs_apart(tmp_path):
+    first, second = pairs(seed=0), pairs(seed=0)
+    second = Dataset({"image": Vectors(second["image"].values + 1), "text": second["text"]}, labels=second.labels)
+    listed = tmp_path / "pairs.csv"
+    listed.write_text("0,1,1\n")
+    model = DCMH(**FAST, similarity=f"pairs:{listed}")
+    seen = {DCMH(**FAST).identity(first), DCMH(**FAST).identity(second), model.identity(first)}
+    listed.write_text("0,2,1\n")
+    assert len(seen | {model.identity(first)}) == 4
+    checkpoint = tmp_path / "run.checkpoint"
+    with pytest.raises(TrainingStopped):
+        DCMH(**FAST).fit(first, checkpoint=checkpoint, stop=lambda: True)
+    with pytest.raises(DataError, match="another run"):
+        DCMH(**FAST).fit(second, checkpoint=checkpoint)
+
+
+def test_a_fitted_model_keeps_nothing_of_the_training_items():
+    model = DCMH(**FAST, similarity="pairing").fit(pairs())
+    assert model._known is None
+    assert "itself" in model.trained_on_["similarity"]
 
 
 def test_paper_recipe_follows_the_papers_gradient():
@@ -107,7 +129,7 @@ def test_paper_recipe_follows_the_papers_gradient():
     expected = literal_step(model, data)
     run, batch = start(model, data)
     side = run.sides[0]
-    _, loss = model._loss(model._recipe(), run, side, side.inputs[batch], batch)
+    _, loss = model._loss(model._recipe({}), run, side, side.inputs[batch], batch)
     loss.backward()
     found = [parameter.grad for parameter in run.sides[0].network.parameters()]
     for a, b in zip(found, expected, strict=True):
@@ -126,7 +148,7 @@ def test_stable_recipe_starts_theta_at_unit_variance(bits):
     model = DCMH(bits=bits, hidden=64, dropout=0.0, device="cpu")
     run, _ = start(model, pairs(400))
     F, G = run.sides[0].outputs[run.sides[0].rows], run.sides[1].outputs[run.sides[1].rows]
-    assert 0.5 < (objective.theta(F, G.flip(0)) * model._recipe().reach).std() < 2
+    assert 0.5 < (objective.theta(F, G.flip(0)) * model._recipe({}).reach).std() < 2
 
 
 def test_codes_of_the_run_are_the_sign_of_the_sum():
@@ -211,6 +233,61 @@ def test_held_out_items_are_not_trained_on():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ParameterError, match=message):
         DCMH(**settings)
+
+
+def test_numbers_of_numpy_will_do():
+    settings = {
+        "epochs": np.int64(2),
+        "hidden": np.int32(8),
+        "learning_rate": np.float32(1e-3),
+        "dropout": np.float64(0.999),
+    }
+    model = DCMH(**{**FAST, **settings}).fit(pairs())
+    assert len(model.history_) == 2
+
+
+def test_fit_takes_the_training_items_not_the_split():
+    with pytest.raises(ParameterError, match=r"not from a Split\. Of a split, give \.train\."):
+        DCMH(**FAST).fit(pairs().split(queries=20, seed=0))
+
+
+def test_a_model_goes_to_a_machine_without_the_device_it_learned_on(tmp_path):
+    data = pairs()
+    model = DCMH(**FAST).fit(data)
+    model.save(tmp_path / "model")
+    record = json.loads((tmp_path / "model/model.json").read_text())
+    assert "device" not in record["parameters"]
+    record["parameters"]["device"] = "cuda:7"  # as older models have it
+    (tmp_path / "model/model.json").write_text(json.dumps(record))
+    assert np.array_equal(dcmh.load(tmp_path / "model").encode(image=data["image"]), model.encode(image=data["image"]))
+
+
+def test_a_changed_vocabulary_is_seen(tmp_path):
+    texts = [f"{('red', 'blue')[i % 2]} thing number {i % 5}" for i in range(40)]
+    data = Dataset(
+        {"image": Vectors(np.eye(40, 8, dtype=np.float32)), "text": Texts(texts)}, labels=np.eye(2)[np.arange(40) % 2]
+    )
+    DCMH(**FAST).fit(data).save(tmp_path / "model")
+    file = tmp_path / "model/text.vocabulary.txt"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
+    with pytest.raises(ModelError, match="was changed"):
+        dcmh.load(tmp_path / "model")
+
+
+class OfAScript(DCMH):
+    """A method that is installed nowhere."""
+
+
+def test_the_class_reads_back_what_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(OfAScript, "__module__", "__main__")
+    data = pairs()
+    model = OfAScript(**FAST).fit(data)
+    model.save(tmp_path / "model")
+    with pytest.raises(ModelError, match="'ofascript', which is not installed"):
+        dcmh.load(tmp_path / "model")
+    again = dcmh.load(tmp_path / "model", method=OfAScript)
+    assert np.array_equal(again.encode(image=data["image"]), model.encode(image=data["image"]))
 
 
 def test_a_missing_gpu_is_said():

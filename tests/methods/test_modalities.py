@@ -48,7 +48,7 @@ def start(model, data):
     model.views_ = {name: model._view(data[name].kind).fit(data[name]) for name in data.modalities}
     inputs = {name: model.views_[name](data[name]) for name in data.modalities}
     observed = {name: data.observed(name) for name in data.modalities}
-    return model._start(model._recipe(), inputs, data.labels, observed, CPU)
+    return model._start(model._recipe({}), inputs, data.labels, observed, CPU)
 
 
 def weights(model):
@@ -62,7 +62,7 @@ def same(a, b):
 def test_the_objective_is_summed_over_all_ordered_pairs_of_what_is_observed():
     data = three()
     model = DCMH(**FAST, recipe="paper", validation=0.0, gamma=0.7, eta=0.3)
-    recipe, run = model._recipe(), start(model, data)
+    recipe, run = model._recipe({}), start(model, data)
     n, bits = len(data), 8
     S = torch.from_numpy((data.labels @ data.labels.T > 0).astype(np.float32))
     for side in run.sides:
@@ -90,7 +90,7 @@ def test_the_objective_is_summed_over_all_ordered_pairs_of_what_is_observed():
 def test_a_missing_modality_stays_zero_and_codes_come_from_the_others():
     data = three()
     model = DCMH(**FAST, validation=0.0)
-    recipe, run = model._recipe(), start(model, data)
+    recipe, run = model._recipe({}), start(model, data)
     for _ in range(2):
         for side in run.sides:
             model._update_network(recipe, run, side, 2)

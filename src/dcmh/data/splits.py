@@ -166,6 +166,6 @@ def _check_count(what: str, count: int) -> None:
 def _check_dissimilar(labels: NDArray[np.uint8]) -> None:
     if labels.any(axis=0).sum() < 2 or labels.all(axis=0).any():
         raise DataError(
-            "Every pair is similar: only one label is in use, or all items share one. "
+            "The labels do not tell items apart: only one is in use, or all items share one. "
             "Give labels that tell items apart, or none."
         )

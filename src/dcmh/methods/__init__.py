@@ -24,10 +24,9 @@ _NOT_METHODS = {"base", "folder"}
 def available() -> dict[str, str]:
     """Method names, each with the first line of its file: its paper. Imports none of them."""
     found = {}
-    for module in pkgutil.iter_modules(__path__):
-        if module.name not in _NOT_METHODS and not module.name.startswith("_"):
-            source = Path(__path__[0], f"{module.name}.py").read_text(encoding="utf-8")
-            found[module.name.replace("_", "-")] = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    for name, file in _ours().items():
+        docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        found[name] = docstring.partition("\n")[0]
     for point in entry_points(group="dcmh.methods"):
         found.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
     return dict(sorted(found.items()))
@@ -35,17 +34,26 @@ def available() -> dict[str, str]:
 
 def get(name: str) -> type[Hasher]:
     """The class of a method: `dcmh.methods.get("cca")(bits=32)`."""
-    known = available()
+    known = available()  # a method of ours comes before one of the same name elsewhere
     if name not in known:
         close = difflib.get_close_matches(str(name), known, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ParameterError(f"No hashing method {name!r}.{hint} Available: {', '.join(known)}.")
-    for point in entry_points(group="dcmh.methods"):
-        if point.name == name:
-            loaded: type[Hasher] = point.load()
-            return loaded
-    module = importlib.import_module(f"dcmh.methods.{name.replace('-', '_')}")
-    return _class_of(module)
+    if name in _ours():
+        return _class_of(importlib.import_module(f"dcmh.methods.{name.replace('-', '_')}"))
+    point = next(point for point in entry_points(group="dcmh.methods") if point.name == name)
+    loaded: type[Hasher] = point.load()
+    return loaded
+
+
+def _ours() -> dict[str, Path]:
+    """The methods of this package, each with its file."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return {
+        name.replace("_", "-"): Path(__path__[0], f"{name}.py")
+        for name in modules
+        if name not in _NOT_METHODS and not name.startswith("_")
+    }
 
 
 def _class_of(module: Any) -> type[Hasher]:
@@ -57,18 +65,19 @@ def _class_of(module: Any) -> type[Hasher]:
     raise ParameterError(f"{module.__name__} defines no Hasher. A method file needs one class derived from Hasher.")
 
 
-def load(folder: Path | str) -> Hasher:
-    """Read a model folder, whichever method wrote it."""
+def load(folder: Path | str, *, method: type[Hasher] | None = None) -> Hasher:
+    """Read a model folder, whichever method wrote it. `method`: its class, where it is not installed."""
     from dcmh.errors import ModelError
     from dcmh.methods import folder as model_folder
 
     folder = Path(folder)
     record = model_folder.read_record(folder)
-    if record["method"] not in available():
+    if method is None and record["method"] not in available():
         raise ModelError(
-            f"{folder} was made by the method {record['method']!r}, which is not installed. Available: {', '.join(available())}."
+            f"{folder} was made by the method {record['method']!r}, which is not installed. Install it, or give its class: "
+            f"dcmh.load(folder, method=…). Installed: {', '.join(available())}."
         )
     try:
-        return get(record["method"]).from_folder(folder, record)
+        return (method or get(record["method"])).from_folder(folder, record)
     except (KeyError, TypeError, IndexError) as error:
         raise ModelError(f"{folder} is damaged or of another version ({error}). Train the model again.") from error

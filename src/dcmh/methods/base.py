@@ -27,6 +27,8 @@ from dcmh.views import FeatureView, VectorView, View, WordView, as_column, load_
 Arrays = dict[str, NDArray[Any]]
 Progress = Callable[[Mapping[str, Any]], None]
 
+_NOT_KEPT = ("device",)  # in a model folder: it may go to a machine that has none such
+
 
 class Hasher(ABC):
     """Learns one hash function for each modality, so that similar items get near codes across modalities.
@@ -126,11 +128,16 @@ class Hasher(ABC):
 
     @property
     def name(self) -> str:
-        """The name under which `dcmh.methods.get` finds this method: that of its entry point, or else of its file."""
+        """The name under which `dcmh.methods.get` finds this method: that of its entry point, or else of its file.
+
+        A class of a script has its own name there; `dcmh.load` must be given the class.
+        """
         method = type(self)
         for point in entry_points(group="dcmh.methods"):
             if point.attr == method.__qualname__ and point.load() is method:
                 return point.name
+        if method.__module__ == "__main__":
+            return method.__name__.lower()
         return method.__module__.rpartition(".")[2].replace("_", "-")
 
     # -- the model folder -----------------------------------------------------------------------------------------
@@ -141,7 +148,7 @@ class Hasher(ABC):
         record = {
             "method": self.name,
             "bits": self.bits,
-            "parameters": {name: _plain(value) for name, value in self.parameters.items()},
+            "parameters": {name: _plain(value) for name, value in self.parameters.items() if name not in _NOT_KEPT},
             "trained_on": self.trained_on_,
             "versions": {"dcmh": __version__, "python": platform.python_version(), "numpy": np.__version__},
         }
@@ -150,7 +157,7 @@ class Hasher(ABC):
     @classmethod
     def from_folder(cls, folder: Path, record: Mapping[str, Any]) -> Self:
         """Rebuild a fitted method from an opened model folder. Use `dcmh.load`."""
-        model = cls(**record["parameters"])
+        model = cls(**{name: value for name, value in record["parameters"].items() if name not in _NOT_KEPT})
         model.views_ = {name: load_view(folder, name, view) for name, view in record["modalities"].items()}
         model.trained_on_ = dict(record["trained_on"])
         model.history_ = model_folder.read_history(folder)
@@ -176,6 +183,9 @@ class Hasher(ABC):
         return as_column(values, views[modality].kind, modality)
 
     def _check(self, train: Dataset) -> Dataset:
+        if not isinstance(train, Dataset):
+            hint = " Of a split, give .train." if hasattr(train, "train") else ""
+            raise ParameterError(f"fit learns from a Dataset, not from a {type(train).__name__}.{hint}")
         if len(train.modalities) < 2:
             raise DataError(
                 f"Learning needs two modalities or more, the data has only {train.modalities[0]!r}. Add the other one."
@@ -189,7 +199,7 @@ class Hasher(ABC):
             used = train.labels.any(axis=0).sum()
             if used < 2:
                 raise DataError(
-                    f"Only {used} label is in use among the training items, so all pairs are alike. Give at least two."
+                    f"Only {used} label is in use among the training items. Give at least two, to tell items apart."
                 )
         if self.needs_complete_items and not train.complete().all():
             train = train.take(train.complete())

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -104,27 +105,27 @@ class DCMH(Hasher):
         if precision not in devices.PRECISIONS:
             raise ParameterError(f"precision must be one of {', '.join(devices.PRECISIONS)}, not {precision!r}.")
         for name, value in (("gamma", gamma), ("eta", eta), ("learning_rate", learning_rate)):
-            if not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            if not isinstance(value, Real) or not 0 <= value < float("inf"):
                 raise ParameterError(f"{name} must be a number of at least 0, not {value!r}.")
         whole = (("epochs", 1 if epochs is None else epochs, 1), ("batch_size", batch_size, 2), ("hidden", hidden, 0))
         for name, count, low in whole:
-            if not isinstance(count, int) or count < low:
+            if isinstance(count, bool) or not isinstance(count, Integral) or count < low:
                 raise ParameterError(f"{name} must be a whole number of at least {low}, not {count!r}.")
         for name, share in (("dropout", dropout), ("validation", validation)):
-            if not isinstance(share, int | float) or not 0 <= share < 1:
+            if not isinstance(share, Real) or not 0 <= share < 1:
                 raise ParameterError(f"{name} must be at least 0 and below 1, not {share!r}.")
         self.recipe = recipe
-        self.gamma = gamma
-        self.eta = eta
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.hidden = hidden
-        self.dropout = dropout
+        self.gamma = float(gamma)
+        self.eta = float(eta)
+        self.epochs = None if epochs is None else int(epochs)
+        self.batch_size = int(batch_size)
+        self.learning_rate = float(learning_rate)
+        self.hidden = int(hidden)
+        self.dropout = float(dropout)
         self.network = network
         self.finetune = finetune
         self.weights = weights
-        self.validation = validation
+        self.validation = float(validation)
         self.device = device
         self.precision = precision
         self.similarity = similarities.check(similarity)
@@ -142,16 +143,34 @@ class DCMH(Hasher):
         With `checkpoint`, the state is written there now and then, and an unfinished run found there goes on. When `stop`
         says so, the run writes its state after the current iteration and raises TrainingStopped.
         """
+        train = self._check(train)
         self._stop = stop
-        self._checkpoint = None
-        if checkpoint is not None:
-            said = {name: str(value) for name, value in self.parameters.items() if name != "device"}
-            identity = json.dumps([__version__, train.fingerprint(), said], sort_keys=True)
-            self._checkpoint = Checkpoint(checkpoint, identity)
+        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint, self.identity(train))
         self._known = None if self.similarity == "labels" else similarities.learn_from(self.similarity, train)
-        super().fit(train, progress=progress)
-        self.trained_on_["similarity"] = self.similarity if self._known is None else self._known.said
+        try:
+            super().fit(train, progress=progress)
+            self.trained_on_["similarity"] = self.similarity if self._known is None else self._known.said
+        finally:
+            self._stop = self._checkpoint = self._known = None  # of the training items nothing is kept
         return self
+
+    def identity(self, train: Dataset) -> str:
+        """Which run this is: version, data and settings. An unfinished run goes on only as itself."""
+        said = {name: str(value) for name, value in self.parameters.items() if name != "device"}
+        said["pairs"] = similarities.fingerprint(self.similarity)
+        return json.dumps([__version__, train.fingerprint(), said], sort_keys=True)
+
+    @property
+    def device(self) -> str:
+        """Where it learns and encodes: "auto", "cpu", "cuda", "cuda:1" or "mps"."""
+        return self._device
+
+    @device.setter
+    def device(self, name: str) -> None:
+        self._device = name
+        for view in getattr(self, "views_", {}).values():
+            if isinstance(view, FeatureView):
+                view.device = name
 
     def _needs_labels(self) -> bool:
         return similarities.kind_of(self.similarity) in ("labels", "labels+tags")
@@ -162,7 +181,7 @@ class DCMH(Hasher):
         self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
     ) -> None:
         target = distributed.join(self.device) if distributed.launched() else devices.resolve(self.device)
-        recipe = self._recipe()
+        recipe = self._recipe(self.views_)
         forked = torch.random.fork_rng(devices=[target] if target.type == "cuda" else [])
         with forked, devices.arithmetic(self.precision, target, tried=self.network == "cnn-f"):
             run = self._start(recipe, inputs, labels, observed, target)
@@ -242,10 +261,10 @@ class DCMH(Hasher):
 
     # -- before, between and after --------------------------------------------------------------------------------
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self, views: Mapping[str, View]) -> Recipe:
         if self.recipe == "paper":
             return Paper(self.bits, self.gamma, self.eta)
-        tuned = any(isinstance(view, PixelView) for view in self.views_.values())
+        tuned = any(isinstance(view, PixelView) for view in views.values())
         return Stable(self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout, tuned)
 
     def _start(
@@ -268,6 +287,10 @@ class DCMH(Hasher):
             rows = torch.from_numpy(np.flatnonzero(observed[name] & kept)).to(target)
             if len(rows) < 2:
                 raise DataError(f"Only {len(rows)} training item has the modality {name!r}. Give at least two.")
+            if isinstance(data, Pixels):
+                distributed.share(
+                    rows[: self.batch_size]
+                )  # says now what would else be said when the pictures are needed
             network = self._network(recipe, self.views_[name]).to(target, dtype)
             features = None
             if isinstance(data, Pixels):

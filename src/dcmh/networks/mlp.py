@@ -85,7 +85,7 @@ class Dropout(nn.Module):
             return functional.dropout(x, self.share)
         drawn = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
         bytes_ = drawn.view(torch.uint8)[: x.numel()].view_as(x)
-        dropped = round(self.share * 256)  # of 256 byte values
+        dropped = min(255, round(self.share * 256))  # of 256 byte values
         return x * ((bytes_ >= dropped).to(x.dtype) * (256 / (256 - dropped)))
 
 

@@ -17,15 +17,16 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh import __version__
 from dcmh.data.dataset import Dataset
 from dcmh.methods.dcmh import DCMH
+from dcmh.recipes import Stable
 from dcmh.tuning.parts import divide
-from dcmh.tuning.trials import Changes, Result, Trial, Trials, iterations, spelt
+from dcmh.tuning.trials import Changes, Result, Trial, Trials, iterations, recipe_of, spelt
 
 STAGES = (0.25, 0.5, 1.0)  # of the length
 BEST = 3  # candidates that stage 2 takes from stage 1
@@ -68,6 +69,14 @@ class Outcome:
     sizes: dict[str, int] = field(default_factory=dict)
 
 
+class Pace(NamedTuple):
+    """Seconds of an iteration while an image network rests, of any other, and of all else in a trial."""
+
+    resting: float
+    learning: float
+    around: float
+
+
 class Search:
     """A search over the settings of a method, in a folder of its own."""
 
@@ -83,10 +92,9 @@ class Search:
         self.spent = 0.0
         self.scale = 1.0  # of all lengths, where the budget is short
         self._fixed = fixed
-        said = {name: str(value) for name, value in method.parameters.items() if name != "device"}
-        identity = json.dumps([__version__, train.fingerprint(), round(trained_share, 3), said], sort_keys=True)
+        identity = json.dumps([method.identity(train), round(trained_share, 3)])
         self.trials = Trials(method, self.parts, folder, identity)
-        self._pace = (0.0, 0.0)  # seconds of an iteration, and of all else in a trial
+        self._pace = Pace(0.0, 0.0, 0.0)
 
     def run(self, progress: Progress | None = None) -> Outcome:
         """Search until done, or until the next trial would not fit into the budget."""
@@ -98,7 +106,11 @@ class Search:
         second = self._stage_two(first)
         best = max((result for result in second if result.trial.changes), key=lambda result: result.score, default=None)
         base = next(result for result in second if not result.trial.changes)
-        if best is None or best.score <= base.score:
+        if best is None:
+            return self._outcome(
+                (), "The budget ended before a candidate could be tried at half length; the defaults stay."
+            )
+        if best.score <= base.score:
             return self._outcome(
                 (), "No candidate was better than the defaults on the items that select, so they stay."
             )
@@ -170,15 +182,25 @@ class Search:
             trial = Trial((), 1 / 16, seed)
             self._try(trial, shown=False)
         record = self.trials.record(trial)
-        around = max(0.0, record["training"] - record["iteration"] * record["epochs"]) + record["measuring"]
-        self._pace = record["iteration"], around
+        learning = record["iteration"]
+        resting = learning if record["resting"] is None else record["resting"]
+        rests = self._rests(record["epochs"])
+        took = resting * rests + learning * (record["epochs"] - rests)
+        around = max(0.0, record["training"] - took) + record["measuring"]
+        self._pace = Pace(resting, learning, around)
         least = 5 * self._cost(STAGES[0]) + self._reserve(2)
         if least > self.budget:
             self.scale = max(1 / 8, self.budget / least)
 
     def _cost(self, stage: float, changes: Changes = ()) -> float:
-        iteration, around = self._pace
-        return self.trials.epochs(Trial(changes, stage * self.scale)) * iteration + around
+        epochs, pace = self.trials.epochs(Trial(changes, stage * self.scale)), self._pace
+        rests = self._rests(epochs)
+        return rests * pace.resting + (epochs - rests) * pace.learning + pace.around
+
+    def _rests(self, epochs: int) -> int:
+        """In how many iterations an image network rests that learns in the others."""
+        recipe = recipe_of(self.method, self.train)
+        return recipe.resting(epochs) if isinstance(recipe, Stable) and recipe.finetune else 0
 
     def _reserve(self, stage: int, changes: Changes = ()) -> float:
         """What the stages from this one on need at least."""

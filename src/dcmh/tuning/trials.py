@@ -18,9 +18,10 @@ from dcmh.data.dataset import Dataset
 from dcmh.files import write_text
 from dcmh.methods.dcmh import DCMH
 from dcmh.metrics.paired import paired_counts
+from dcmh.recipes import Recipe
 from dcmh.tuning.parts import Parts
 
-FORMAT = 1
+FORMAT = 2
 Changes = tuple[tuple[str, float], ...]  # what differs from the defaults; () for the defaults
 _QUERIES = ("select", "confirm")  # the parts that search the database
 
@@ -94,7 +95,8 @@ class Trials:
             "stage": trial.stage,
             "seed": trial.seed,
             "epochs": settings["epochs"],
-            "iteration": float(np.median([row["seconds"] for row in model.history_])),
+            "iteration": _median(model.history_, resting=False),
+            "resting": _median(model.history_, resting=True),  # the same while an image network rests; None: none does
             "training": round(trained - began, 3),
             "measuring": round(time.perf_counter() - trained, 3),
             "directions": {name: round(float(values.mean()), 5) for name, values in measured["select"].items()},
@@ -128,9 +130,18 @@ def iterations(method: DCMH, train: Dataset) -> int:
     if method.epochs is not None:
         return method.epochs
     fewest = min(int(train.observed(name).sum()) for name in train.modalities)
-    looking = DCMH(**method.parameters)  # as fit would look at these items: fine-tuning takes longer
-    looking.views_ = {name: looking._view(column.kind) for name, column in train.columns.items()}
-    return looking._recipe().epochs(fewest // min(method.batch_size, fewest))
+    return recipe_of(method, train).epochs(fewest // min(method.batch_size, fewest))
+
+
+def recipe_of(method: DCMH, train: Dataset) -> Recipe:
+    """The recipe by which the method would learn from these items: another one where pictures are fine-tuned."""
+    return method._recipe({name: method._view(column.kind) for name, column in train.columns.items()})
+
+
+def _median(history: list[dict[str, Any]], *, resting: bool) -> float | None:
+    """Seconds of an iteration."""
+    found = [row["seconds"] for row in history if row["resting"] == resting]
+    return float(np.median(found)) if found else None
 
 
 def _per_query(model: DCMH, query: Dataset, database: Dataset) -> Mapping[str, NDArray[np.float64]]:
