@@ -28,6 +28,7 @@ LAYERS = [
     "sift",
     "views",
     "similarity",
+    "pixels",
     "training",
     "checkpoint",
     "recipes",

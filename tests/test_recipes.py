@@ -11,8 +11,8 @@ from dcmh.errors import ParameterError, TrainingStopped
 from dcmh.methods.dcmh import DCMH
 from dcmh.networks import efficientnet
 from dcmh.networks.hashing import PixelNetwork
+from dcmh.pixels import Pixels
 from dcmh.recipes import Paper, Stable
-from dcmh.training import Pixels
 
 TUNED = Stable(64, 1.0, 1.0, 1e-3, 32, 0.4, finetune=True)
 FROZEN = Stable(64, 1.0, 1.0, 1e-3, 32, 0.4)

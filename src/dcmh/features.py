@@ -135,6 +135,23 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
         torch.set_num_threads(threads)  # what a thread sets for itself holds for threads begun later, too
 
 
+@torch.inference_mode()
+def outputs_of(
+    network: nn.Module, values: Images | NDArray[np.float32], bits: int, target: torch.device
+) -> NDArray[np.float32]:
+    """What a hash network at rest makes of pictures or vectors, (n, bits); zeros where there is no picture."""
+    outputs = np.zeros((len(values), bits), np.float32)
+    if isinstance(values, Images):
+        assert isinstance(network, PixelNetwork)
+        for rows, found in hashed(network, values, target):
+            outputs[rows] = found.cpu().numpy()
+        return outputs
+    for start in range(0, len(values), 2048):
+        part = torch.from_numpy(values[start : start + 2048]).to(target)
+        outputs[start : start + 2048] = network(part).cpu().numpy()
+    return outputs
+
+
 def hashed(network: PixelNetwork, column: Images, target: torch.device) -> Iterator[tuple[list[int], Tensor]]:
     """Rows and outputs (n, bits) of pictures by a network that takes pixels; on a CPU by the fast encoder, if it is for it."""
     fast = takes_encoder(network, target)

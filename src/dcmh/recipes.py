@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcmh import networks, objective, training
+from dcmh.data.columns import Images
 from dcmh.networks.efficientnet import EfficientNetLite0
 from dcmh.networks.hashing import PixelNetwork
 from dcmh.networks.mlp import HashMLP, TextNetwork
-from dcmh.training import Pixels, Side
+from dcmh.pixels import Pixels
+from dcmh.training import Side
 
 Kind = Literal["words", "vectors", "features"]
 
@@ -219,3 +222,23 @@ class Paper:
 
 
 Recipe = Stable | Paper
+
+
+def begin(
+    recipe: Recipe, name: str, values: Images | NDArray[Any], network: nn.Module, rows: Tensor, precision: str
+) -> Side:
+    """One modality as a run begins: its inputs and network on the device of the rows, first outputs, and optimiser."""
+    target, dtype = rows.device, torch.float64 if precision == "float64" else torch.float32
+    network = network.to(target, dtype)
+    inputs: Tensor | Pixels
+    features = None
+    if isinstance(values, Images):
+        assert isinstance(network, PixelNetwork)
+        network.reduced = precision == "bfloat16"
+        inputs = Pixels(values, target)
+        features = inputs.features(network, dtype) if recipe.rests else None
+    else:
+        inputs = torch.from_numpy(values).to(target, dtype)
+    outputs = torch.zeros(len(values), recipe.bits, device=target, dtype=dtype)
+    outputs[rows] = recipe.first_outputs(network, inputs if features is None else features, rows).to(dtype)
+    return Side(name, network, recipe.optimiser(network), inputs, rows, outputs, features)

@@ -72,9 +72,8 @@ def kind_of(spec: str) -> str:
 
 def fingerprint(spec: str) -> str:
     """A hash of what the setting reads beside the data: the file of pairs."""
-    kind, _, rest = check(spec).partition(":")
-    file = Path(rest)
-    if kind != "pairs" or not file.is_file():
+    file = Path(spec.removeprefix("pairs:"))
+    if kind_of(spec) != "pairs" or not file.is_file():
         return ""
     return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 

@@ -1,13 +1,10 @@
-"""The parts of a training run: batches, rates, pixels, and checkpoints from which a killed run goes on as if unbroken."""
+"""The parts of a training run: batches, rates, recorded steps, and all that a killed run needs to go on as if unbroken."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,17 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcmh import distributed
-from dcmh.data.columns import Images
-from dcmh.features import SIZE, decoded_batches, run, takes_encoder, to_batch
-from dcmh.likelihood import Similarity
-from dcmh.networks.efficientnet import Encoder
-from dcmh.networks.hashing import PixelNetwork
-
-MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
-# Bytes of decoded training pictures kept by the processes of this machine; beyond that each batch is decoded anew.
-PIXELS_IN_MEMORY = MEMORY // 4 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-PIXELS_ON_GPU = 8 << 30
-AHEAD = 3  # batches on their way to the GPU
+from dcmh.features import to_batch
+from dcmh.likelihood import Form, Similarity, against_all
+from dcmh.pixels import Pixels
 
 
 def seed_everything(*numbers: int) -> None:
@@ -48,84 +37,6 @@ def cosine(step: int, steps: int, *, warm_up: float = 0.05) -> float:
 def log_spaced(step: int, steps: int, *, first: float = 10**-1.5, last: float = 10**-3) -> float:
     """The authors' learning rate: from first to last, evenly in its logarithm."""
     return float(first * (last / first) ** (step / max(1, steps - 1)))
-
-
-class Pixels:
-    """Decoded training pictures as bytes: on the GPU if they fit, else in memory, else decoded anew for each batch.
-
-    In memory they take at most PIXELS_IN_MEMORY bytes, on a GPU at most PIXELS_ON_GPU. While one batch is learned from, the
-    next ones are on their way.
-    """
-
-    def __init__(self, column: Images, device: torch.device) -> None:
-        self.column = column
-        self.device = device
-        self.kept: Tensor | None = None
-        size = len(column) * SIZE * SIZE * 3
-        if size <= PIXELS_IN_MEMORY:
-            self.kept = torch.zeros(len(column), SIZE, SIZE, 3, dtype=torch.uint8)
-            for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
-                self.kept[rows] = torch.from_numpy(pixels)
-            if device.type == "cuda" and size <= min(PIXELS_ON_GPU, torch.cuda.mem_get_info(device)[0] // 2):
-                self.kept = self.kept.to(device)
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        """Pixels (n, 3, 224, 224), 0..255, of some rows."""
-        return to_batch(self._bytes(rows), self.device)
-
-    @torch.no_grad()
-    def features(self, network: PixelNetwork, dtype: torch.dtype) -> Tensor:
-        """What the image network makes of all pictures, (n, width); zeros where there is none."""
-        network.eval()
-        rows = torch.from_numpy(np.flatnonzero(self.column.observed)).to(self.device)
-        parts = rows.split(256)
-        if takes_encoder(network, self.device):
-            encoder = Encoder(network.backbone)  # type: ignore[arg-type]
-            found = torch.cat([torch.from_numpy(run(encoder, self._bytes(p).numpy(), self.device)) for p in parts])
-        else:
-            found = torch.cat([network.features(self[part].to(dtype)) for part in parts])
-        return found.new_zeros(len(self), found.shape[1]).index_copy_(0, rows, found)
-
-    def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        """The bytes of each batch, (n, 224, 224, 3), on the device."""
-        if self.kept is not None and self.kept.device.type == self.device.type:
-            yield from (self.kept[batch] for batch in batches)
-            return
-        with ThreadPoolExecutor(1) as pool:
-            ahead = [pool.submit(self._sent, batch) for batch in batches[:AHEAD]]
-            for i in range(len(batches)):
-                pixels, arrived = ahead.pop(0).result()
-                if i + AHEAD < len(batches):
-                    ahead.append(pool.submit(self._sent, batches[i + AHEAD]))
-                if arrived is not None:
-                    torch.cuda.current_stream().wait_event(arrived)
-                    pixels.record_stream(torch.cuda.current_stream())
-                yield pixels
-
-    def _bytes(self, rows: Tensor) -> Tensor:
-        """(n, 224, 224, 3), uint8, from wherever the pixels are."""
-        if self.kept is not None:
-            return self.kept[rows.to(self.kept.device)]
-        (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows))
-        return torch.from_numpy(pixels)
-
-    def _sent(self, rows: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-        """A batch on its way to the device, and the event of its arrival there."""
-        pixels = self._bytes(rows)
-        if self.device.type != "cuda":
-            return pixels, None
-        with torch.cuda.stream(self._road):
-            sent = pixels.pin_memory().to(self.device, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        return sent, arrived
-
-    @cached_property
-    def _road(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream(self.device)
 
 
 class Step:
@@ -239,12 +150,16 @@ class Run:
     labels: NDArray[np.uint8] | None  # (n, labels)
     B: Tensor  # (n, bits)
     held_out: NDArray[np.intp]  # training points that are only looked at
-    shift: float = 0.0  # what is added to Theta
+    form: Form  # of Theta and S
     epoch: int = 0
     growth: Tensor = field(init=False)  # the share of gamma that counts now
 
     def __post_init__(self) -> None:
         self.growth = self.B.new_ones(())
+
+    def against(self, side: Side, outputs: Tensor, batch: Tensor) -> Tensor:
+        """The likelihood of a batch's outputs against all points of a modality, summed."""
+        return against_all(outputs, side.outputs, self.similarity, batch, **self.form._asdict(), there=side.there)
 
     @property
     def resting(self) -> bool:

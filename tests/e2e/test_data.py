@@ -221,12 +221,12 @@ def test_a_model_is_found_its_data_again(cli, tmp_path):
 MEMORY = """
 import resource, sys
 import dcmh
-from dcmh import training
+from dcmh import pixels
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
-training.PIXELS_IN_MEMORY = 0  # as if the decoded pictures did not fit either
+pixels.PIXELS_IN_MEMORY = 0  # as if the decoded pictures did not fit either
 settings = {"bits": 8, "epochs": 1, "hidden": 8, "batch_size": 4, "device": "cpu", "validation": 0.0}
 
 def work(data):

@@ -34,12 +34,12 @@ from dcmh.checkpoint import Checkpoint
 from dcmh.data.columns import Images, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError, TrainingStopped
-from dcmh.features import hashed
-from dcmh.likelihood import against_all, share_of_similar
+from dcmh.features import outputs_of
+from dcmh.likelihood import Form, share_of_similar
 from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.networks import hashing
-from dcmh.recipes import Paper, Recipe, Stable, Terms
-from dcmh.training import Pixels, Run, Side, Step
+from dcmh.recipes import Paper, Recipe, Stable, Terms, begin
+from dcmh.training import Run, Side, Step
 from dcmh.views import FeatureView, PixelView, View, WordView
 
 MEASURED = 50  # times at most that the MAP of held-out points is measured in a run
@@ -229,31 +229,17 @@ class DCMH(Hasher):
         likelihood, pairs = outputs.new_zeros(()), 0
         others = [other for other in run.sides if other is not side]
         for other in others:
-            likelihood = likelihood + self._against(recipe, run, outputs, other, batch)
+            likelihood = likelihood + run.against(other, outputs, batch)
             pairs += len(batch) * len(other.rows)
         likelihood = likelihood / pairs
         if recipe.own and run.similarity.within:
-            own = self._against(recipe, run, outputs, side, batch) / (len(batch) * len(side.rows))
+            own = run.against(side, outputs, batch) / (len(batch) * len(side.rows))
             likelihood = likelihood + recipe.own * own
         quantisation = objective.quantisation(run.B[batch], outputs) / outputs.numel()
         terms = Terms(likelihood, quantisation, recipe.balance(side, outputs))
         points = pairs // (len(batch) * len(others))
         sizes = {"others": len(others), "points": points, "batch": len(batch)}
         return terms, recipe.loss(terms, growth=run.growth, **sizes)
-
-    @staticmethod
-    def _against(recipe: Recipe, run: Run, outputs: Tensor, other: Side, batch: Tensor) -> Tensor:
-        """The likelihood of a batch against all points that have a modality, summed."""
-        return against_all(
-            outputs,
-            other.outputs,
-            run.similarity,
-            batch,
-            reach=recipe.reach,
-            shift=run.shift,
-            softening=recipe.softening,
-            there=other.there,
-        )
 
     def _update_codes(self, run: Run) -> None:
         """B = sign(F + G); a modality that a point lacks adds nothing."""
@@ -280,32 +266,22 @@ class DCMH(Hasher):
         kept = np.ones(len(next(iter(observed.values()))), bool)
         kept[aside] = False
         precision = devices.precision(self.precision, target)
-        dtype = torch.float64 if precision == "float64" else torch.float32
         sides = []
         for name, values in inputs.items():
-            data = Pixels(values, target) if isinstance(values, Images) else torch.from_numpy(values).to(target, dtype)
             rows = torch.from_numpy(np.flatnonzero(observed[name] & kept)).to(target)
             if len(rows) < 2:
                 raise DataError(f"Only {len(rows)} training item has the modality {name!r}. Give at least two.")
-            if isinstance(data, Pixels):
-                distributed.share(
-                    rows[: self.batch_size]
-                )  # says now what would else be said when the pictures are needed
-            network = self._network(recipe, self.views_[name]).to(target, dtype)
-            features = None
-            if isinstance(data, Pixels):
-                assert isinstance(network, hashing.PixelNetwork)
-                network.reduced = precision == "bfloat16"
-                features = data.features(network, dtype) if recipe.rests else None
-            outputs = torch.zeros(len(kept), self.bits, device=target, dtype=dtype)
-            outputs[rows] = recipe.first_outputs(network, data if features is None else features, rows).to(dtype)
-            sides.append(Side(name, network, recipe.optimiser(network), data, rows, outputs, features))
+            if isinstance(values, Images):
+                distributed.share(rows[: self.batch_size])  # so that it is said now if batches do not divide
+            network = self._network(recipe, self.views_[name])
+            sides.append(begin(recipe, name, values, network, rows, precision))
         if (known := self._known) is None:
             assert labels is not None
             known = similarities.KnownLabels(labels)
-        similarity = known.on(target, dtype)
+        similarity = known.on(target, sides[0].outputs.dtype)
         shift = recipe.shift(share_of_similar(similarity, len(kept), target))
-        run = Run(sides, similarity, labels, torch.empty_like(sides[0].outputs), aside, shift)
+        form = Form(recipe.reach, shift, recipe.softening)
+        run = Run(sides, similarity, labels, torch.empty_like(sides[0].outputs), aside, form)
         self._update_codes(run)
         recorded = target.type == "cuda" and distributed.world() == 1 and self._known is None  # and replayed
         for side in sides:
@@ -359,16 +335,7 @@ class DCMH(Hasher):
         network = self.networks_[modality].to(target)
         if isinstance(network, hashing.PixelNetwork):
             network.reduced = devices.precision(self.precision, target) == "bfloat16"
-        outputs = np.zeros((len(values), self.bits), np.float32)
-        if isinstance(values, Images):
-            assert isinstance(network, hashing.PixelNetwork)
-            for rows, found in hashed(network, values, target):
-                outputs[rows] = found.cpu().numpy()
-        else:
-            for start in range(0, len(values), 2048):
-                part = torch.from_numpy(values[start : start + 2048]).to(target)
-                outputs[start : start + 2048] = network(part).cpu().numpy()
-        return outputs
+        return outputs_of(network, values, self.bits, target)
 
     def _state(self) -> Arrays:
         return {

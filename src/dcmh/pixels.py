@@ -1,0 +1,101 @@
+"""Decoded training pictures: kept on the GPU, in memory, or nowhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dcmh.data.columns import Images
+from dcmh.features import SIZE, decoded_batches, run, takes_encoder, to_batch
+from dcmh.networks.efficientnet import Encoder
+from dcmh.networks.hashing import PixelNetwork
+
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
+# Bytes of decoded training pictures kept by the processes of this machine; beyond that each batch is decoded anew.
+PIXELS_IN_MEMORY = MEMORY // 4 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+PIXELS_ON_GPU = 8 << 30
+AHEAD = 3  # batches on their way to the GPU
+
+
+class Pixels:
+    """Decoded training pictures as bytes: on the GPU if they fit, else in memory, else decoded anew for each batch.
+
+    In memory they take at most PIXELS_IN_MEMORY bytes, on a GPU at most PIXELS_ON_GPU. While one batch is learned from, the
+    next ones are on their way.
+    """
+
+    def __init__(self, column: Images, device: torch.device) -> None:
+        self.column = column
+        self.device = device
+        self.kept: Tensor | None = None
+        size = len(column) * SIZE * SIZE * 3
+        if size <= PIXELS_IN_MEMORY:
+            self.kept = torch.zeros(len(column), SIZE, SIZE, 3, dtype=torch.uint8)
+            for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
+                self.kept[rows] = torch.from_numpy(pixels)
+            if device.type == "cuda" and size <= min(PIXELS_ON_GPU, torch.cuda.mem_get_info(device)[0] // 2):
+                self.kept = self.kept.to(device)
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Pixels (n, 3, 224, 224), 0..255, of some rows."""
+        return to_batch(self._bytes(rows), self.device)
+
+    @torch.no_grad()
+    def features(self, network: PixelNetwork, dtype: torch.dtype) -> Tensor:
+        """What the image network makes of all pictures, (n, width); zeros where there is none."""
+        network.eval()
+        rows = torch.from_numpy(np.flatnonzero(self.column.observed)).to(self.device)
+        parts = rows.split(256)
+        if takes_encoder(network, self.device):
+            encoder = Encoder(network.backbone)  # type: ignore[arg-type]
+            found = torch.cat([torch.from_numpy(run(encoder, self._bytes(p).numpy(), self.device)) for p in parts])
+        else:
+            found = torch.cat([network.features(self[part].to(dtype)) for part in parts])
+        return found.new_zeros(len(self), found.shape[1]).index_copy_(0, rows, found)
+
+    def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The bytes of each batch, (n, 224, 224, 3), on the device."""
+        if self.kept is not None and self.kept.device.type == self.device.type:
+            yield from (self.kept[batch] for batch in batches)
+            return
+        with ThreadPoolExecutor(1) as pool:
+            ahead = [pool.submit(self._sent, batch) for batch in batches[:AHEAD]]
+            for i in range(len(batches)):
+                pixels, arrived = ahead.pop(0).result()
+                if i + AHEAD < len(batches):
+                    ahead.append(pool.submit(self._sent, batches[i + AHEAD]))
+                if arrived is not None:
+                    torch.cuda.current_stream().wait_event(arrived)
+                    pixels.record_stream(torch.cuda.current_stream())
+                yield pixels
+
+    def _bytes(self, rows: Tensor) -> Tensor:
+        """(n, 224, 224, 3), uint8, from wherever the pixels are."""
+        if self.kept is not None:
+            return self.kept[rows.to(self.kept.device)]
+        (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows))
+        return torch.from_numpy(pixels)
+
+    def _sent(self, rows: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """A batch on its way to the device, and the event of its arrival there."""
+        pixels = self._bytes(rows)
+        if self.device.type != "cuda":
+            return pixels, None
+        with torch.cuda.stream(self._road):
+            sent = pixels.pin_memory().to(self.device, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        return sent, arrived
+
+    @cached_property
+    def _road(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device)
