@@ -173,3 +173,11 @@ def test_a_copy_of_the_file_is_a_catalogue(catalogue, tmp_path):
     copy = Catalogue(tmp_path / "copy" / "catalogue.sqlite")
     assert list(copy.items()) == list(catalogue.items())
     copy.close()
+
+
+def test_a_closed_catalogue_says_that_it_is_closed(catalogue):
+    catalogue.close()
+    for act in (lambda: catalogue.get([1]), lambda: put(catalogue, SEA), lambda: catalogue.generation):
+        with pytest.raises(ModelError, match=r"was closed\. Open it again") as caught:
+            act()
+        assert "damaged" not in str(caught.value)

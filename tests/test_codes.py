@@ -57,6 +57,11 @@ def test_bit_0_is_the_lowest_bit_of_byte_0():
     np.testing.assert_array_equal(codes.pack(b), [[1, 2]])
 
 
+def test_unpack_takes_lists():
+    packed = np.array([[1, 255], [128, 0]], np.uint8)
+    np.testing.assert_array_equal(codes.unpack(packed.tolist(), 16), codes.unpack(packed, 16))
+
+
 def test_sign_of_zero_is_plus_one():
     np.testing.assert_array_equal(codes.sign(np.array([-0.5, 0.0, 2.0])), [-1, 1, 1])
     assert codes.sign(np.array([0.0])).dtype == np.int8
@@ -75,6 +80,10 @@ def test_code_lengths_that_make_no_sense(bits):
         (lambda: codes.pack(np.zeros((1, 8))), r"\+1 or -1"),
         (lambda: codes.unpack(np.zeros((1, 2), np.int64), 16), "uint8"),
         (lambda: codes.unpack(np.zeros((1, 2), np.uint8), 17), "3 bytes"),
+        (lambda: codes.unpack([[1, 2], [3]], 16), "differ in length"),
+        (lambda: codes.unpack([[1, 256]], 16), "uint8"),
+        (lambda: codes.unpack([[1, -1]], 16), "uint8"),
+        (lambda: codes.unpack([[1.5, 2.0]], 16), "uint8"),
         (lambda: codes.hamming(random_codes(1, 8), random_codes(1, 9)), "same length"),
         (lambda: codes.hamming(np.zeros((1, 8), np.uint8), random_codes(1, 8)), "One side is packed"),
     ],

@@ -1,8 +1,11 @@
-"""Whole files or nothing."""
+"""Whole files or nothing, under names that can be written down."""
+
+import os
 
 import pytest
 
-from dcmh.files import whole_file, whole_folder, write_text
+from dcmh.errors import DataError
+from dcmh.files import check_spelling, whole_file, whole_folder, write_text
 
 
 def test_a_file_is_replaced_whole(tmp_path):
@@ -31,3 +34,28 @@ def test_a_folder_is_replaced_whole(tmp_path):
         raise OSError("full")
     assert (tmp_path / "model" / "a.txt").read_text() == "second"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch, failing):
+    with whole_folder(tmp_path / "model") as draft:
+        (draft / "a.txt").write_text("old")
+    replace, calls = os.replace, []
+
+    def fail(source, target):
+        calls.append(source)
+        if len(calls) == failing:
+            raise OSError("busy")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="busy"), whole_folder(tmp_path / "model") as draft:
+        (draft / "a.txt").write_text("new")
+    assert (tmp_path / "model" / "a.txt").read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model"]
+
+
+def test_paths_that_are_not_unicode_are_refused(tmp_path, monkeypatch):
+    check_spelling(tmp_path / "caf\u00e9")
+    with pytest.raises(DataError, match=r"caf\?/photos is not UTF-8"):
+        check_spelling(tmp_path / "caf\udce9" / "photos")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcmh.errors import DataError, NotFittedError, ParameterError
-from dcmh.text import STOP_WORDS, BagOfWords, singular, words_of
+from dcmh.text import STOP_WORDS, BagOfWords, mended, singular, words_of
 
 TEXTS = ["Two dogs on a beach", "a dog's beach", "DOG dog dog, naïve café", "beach 2024 x-ray", None, "the dogs"]
 COCO = Path(__file__).parents[1] / "../shared/data/coco12k/pairs.jsonl"
@@ -171,3 +171,17 @@ def test_an_empty_vocabulary_is_not_written_as_one(tmp_path):
     with pytest.raises(NotFittedError):
         BagOfWords().save(tmp_path / "vocabulary.txt")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("ünï \U0001f600", "ünï \U0001f600"),
+        ("boat \ud83d", "boat \ufffd"),
+        ("\ude00boat", "\ufffdboat"),
+        ("\ud83d\ude00", "\U0001f600"),
+        ("\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+    ],
+)
+def test_half_a_character_is_mended(text, whole):
+    assert mended(text) == whole

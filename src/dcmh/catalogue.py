@@ -90,6 +90,7 @@ class Catalogue:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._lock = threading.RLock()
+        self._closed = False
         if not self.path.is_file():
             raise ModelError(
                 f"The index {self.path.parent} is damaged: {self.path.name} is missing. {_again(self.path)}"
@@ -123,6 +124,7 @@ class Catalogue:
         return cls(path)
 
     def close(self) -> None:
+        self._closed = True
         self._database.close()
 
     @property
@@ -312,6 +314,8 @@ class Catalogue:
             yield
         except sqlite3.DatabaseError as error:
             folder, name = self.path.parent, getattr(error, "sqlite_errorname", "")
+            if self._closed:
+                raise ModelError(f"The index {folder} was closed. Open it again: SearchIndex.open.") from error
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                 raise BusyError(f"Another process is writing {folder}. Wait for it, then try again.") from error
             if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):

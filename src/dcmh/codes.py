@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dcmh.errors import DataError, ParameterError
 
@@ -46,11 +46,22 @@ def pack(codes: NDArray[Any]) -> NDArray[np.uint8]:
     return np.packbits(codes > 0, axis=1, bitorder="little")
 
 
-def unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
-    """Undo `pack`: bytes, shape (n, ceil(bits / 8)), to codes of +1 and -1, shape (n, bits)."""
-    check_packed(packed, bits)
-    ones = np.unpackbits(packed, axis=1, count=bits, bitorder="little")
+def unpack(packed: ArrayLike, bits: int) -> NDArray[np.int8]:
+    """Undo `pack`: bytes (uint8, or lists of 0 to 255), shape (n, ceil(bits / 8)), to codes of +1 and -1, (n, bits)."""
+    array = packed if isinstance(packed, np.ndarray) else _bytes_in(packed)
+    check_packed(array, bits)
+    ones = np.unpackbits(array, axis=1, count=bits, bitorder="little")
     return (2 * ones.astype(np.int8) - 1).astype(np.int8)
+
+
+def _bytes_in(lists: ArrayLike) -> NDArray[Any]:
+    """Lists of whole numbers from 0 to 255 as bytes; others as they are, to be refused."""
+    try:
+        array = np.asarray(lists)
+    except ValueError:
+        raise DataError("Packed codes differ in length. Give as many bytes for each.") from None
+    fits = array.dtype.kind == "i" and array.size and array.min() >= 0 and array.max() <= 255
+    return array.astype(np.uint8) if fits else array
 
 
 def check_packed(packed: NDArray[Any], bits: int) -> None:

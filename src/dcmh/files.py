@@ -1,4 +1,4 @@
-"""Writing so that readers see the old file or the new one, never half of it."""
+"""Writing so that readers see the old file or the new one, never half of it; and paths that can be written down."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from dcmh.errors import DataError
 
 
 @contextlib.contextmanager
@@ -46,11 +48,35 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         for file in draft.iterdir():  # some libraries write files that only their owner may read
             file.chmod(0o755 if file.is_dir() else 0o644)
         if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".old"))
-            os.replace(path, old / "was")
-            os.replace(draft, path)
-            shutil.rmtree(old)
+            _replace_folder(draft, path)
         else:
             os.replace(draft, path)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _replace_folder(draft: Path, path: Path) -> None:
+    """Put a folder in the place of another, which comes back where that fails."""
+    old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".old"))
+    was = old / "was"
+    try:
+        os.replace(path, was)
+        os.replace(draft, path)
+    except BaseException:
+        if was.exists() and not path.exists():
+            os.replace(was, path)
+        shutil.rmtree(old)
+        raise
+    shutil.rmtree(old)
+
+
+def check_spelling(path: Path | str) -> None:
+    """Refuse a path that is not UTF-8, before the work: no JSON file and no database could name it."""
+    for whole in (os.path.abspath(path), os.path.realpath(path)):
+        try:
+            whole.encode()
+        except UnicodeEncodeError:
+            shown = whole.encode(errors="replace").decode()
+            raise DataError(
+                f"The path {shown} is not UTF-8, so it cannot be noted. Rename that folder or file."
+            ) from None

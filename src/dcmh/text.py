@@ -45,6 +45,15 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def mended(text: str) -> str:
+    """The text, fit to be written: half a character, as JSON's "\\ud83d", is joined with its other half or becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 @lru_cache(maxsize=1 << 16)
 def singular(word: str) -> str:
     """An English plural's singular by its ending, roughly: dogs is dog, berries is berry, but grass stays grass."""

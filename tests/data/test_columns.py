@@ -29,6 +29,10 @@ def test_blank_texts_are_missing():
     assert column.observed.tolist() == [True, False, False, False]
 
 
+def test_half_an_emoji_can_be_written():
+    assert Texts(["boat \ud83d"]).values == ["boat \ufffd"]
+
+
 def test_missing_vectors_may_hold_anything():
     values = np.array([[1.0, 2.0], [np.nan, 0.0]])
     column = Vectors(values, observed=[True, False])
@@ -41,6 +45,7 @@ def test_missing_vectors_may_hold_anything():
     ("act", "says"),
     [
         (lambda: Images([3]), "Picture of item 0 is a int"),
+        (lambda: Images(["a.jpg", Path("caf\udce9.jpg")]), "Picture of item 1, caf\ufffd.jpg: its name is not UTF-8"),
         (lambda: Texts(["a", 3]), "Text of item 1 is a int"),
         (lambda: Texts("dog"), "got one string"),
         (lambda: Vectors(np.zeros(3)), "two dimensions"),

@@ -48,6 +48,25 @@ def test_attributes_that_are_not_there():
     assert pickle.loads(pickle.dumps(data)).ids == data.ids
 
 
+def test_a_data_set_is_known_by_its_modalities():
+    data = small()
+    assert "text" in data
+    assert "sound" not in data
+    for act in (lambda: data[3], lambda: data[:3], lambda: data[[1, 2]]):
+        with pytest.raises(DataError, match=r"name of a modality.*data\.take\(rows\)"):
+            act()
+    with pytest.raises(DataError, match=r"not iterated over.*data\.ids.*data\.modalities"):
+        list(data)
+
+
+def test_ids_and_names_can_be_written():
+    data = small(ids=["a", "b\ud83d", "c", "d"], label_names=["x", "y", "z\udce9"], name="caf\udce9")
+    assert data.ids == ["a", "b\ufffd", "c", "d"]
+    assert (data.label_names, data.name) == (["x", "y", "z\ufffd"], "caf\ufffd")
+    with pytest.raises(DataError, match="occurs more than once"):
+        small(ids=["a\ud83c", "a\ud83d", "c", "d"])
+
+
 def test_take_and_drop():
     data = small(label_names=["dog", "boat", "sea"])
     taken = data.take([3, 0])

@@ -67,6 +67,20 @@ def test_words_that_were_counted_before_serve_again():
         Dataset.from_arrays(image=np.eye(3)).with_labels_from_words(["dog"], "image")
 
 
+def test_given_words_count_in_any_form():
+    data = Dataset.from_arrays(text=["two Dogs", "a rose", "BERRIES and a dog"])
+    labelled = data.with_labels_from_words(["Dogs", "Berry "])
+    assert labelled.label_names == ["dog", "berry"]
+    np.testing.assert_array_equal(labelled.labels, [[1, 0], [0, 0], [1, 1]])
+    with pytest.raises(DataError, match="'dog' is given twice, as 'dog' and 'Dogs'"):
+        data.with_labels_from_words(["dog", "rose", "Dogs"])
+    for word in ("red boat", "x", "", "can't"):
+        with pytest.raises(DataError, match="is not one word of two letters or more"):
+            data.with_labels_from_words(["dog", word])
+    with pytest.raises(DataError, match="got one string"):
+        data.with_labels_from_words("dog")
+
+
 def test_what_tells_items_apart():
     four = np.eye(4, dtype=np.uint8)
     assert tell_apart(four)

@@ -1,5 +1,6 @@
 """load_dataset: names, paths, and near misses."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,17 @@ def test_home_is_a_setting(monkeypatch, tmp_path):
     assert home() == tmp_path
     monkeypatch.delenv("DCMH_HOME")
     assert home().parts[-2:] == (".cache", "dcmh")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are always Unicode there")
+def test_a_folder_whose_name_is_not_unicode_is_refused(tmp_path, monkeypatch):
+    try:
+        folder = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"caf\xe9")))
+        (folder / "photos").mkdir(parents=True)
+    except OSError:
+        pytest.skip("this file system takes Unicode names only")
+    with pytest.raises(DataError, match=r"caf\? is not UTF-8"):
+        load_dataset(folder)
+    monkeypatch.chdir(folder)
+    with pytest.raises(DataError, match=r"caf\?/photos is not UTF-8"):
+        load_dataset("photos")

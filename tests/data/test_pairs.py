@@ -89,9 +89,27 @@ def test_missing_pictures_are_skipped_and_blank_texts_left_out(folder):
         "Skipped 1 of 4 because the picture does not exist: gone.jpg, ….",
     )
     partial = load_dataset(folder, keep_partial=True)
-    assert partial.ids == ["a.jpg", "b.jpg", "line 3"]
+    assert partial.ids == ["a.jpg", "b.jpg", "line 5"]
     assert partial.observed("text").tolist() == [True, False, True]
     assert partial.observed("image").tolist() == [True, True, False]
+
+
+def test_items_without_a_name_are_called_by_their_line(folder):
+    """So that an item keeps its id when a line before it becomes usable."""
+    lines = ['{"title": "a", "tags": null}', "", '{"title": "b", "tags": "boat"}', '{"title": "c", "tags": "sea"}']
+    file = write(folder, "pairs.jsonl", *lines) / "pairs.jsonl"
+    assert load_dataset(file, modalities="title,tags").ids == ["line 3", "line 4"]
+    assert load_dataset(file, modalities="title,tags", keep_partial=True).ids == ["line 1", "line 3", "line 4"]
+    file = write(folder, "pairs.csv", "title,tags", "a,", "b,boat", "", "c,sea") / "pairs.csv"
+    assert load_dataset(file, modalities="title,tags").ids == ["line 3", "line 5"]
+
+
+def test_half_an_emoji_anywhere_can_be_written(folder):
+    record = '{"id": "i\\ud83d", "image": "a.jpg", "text": "boat \\ud83d", "labels": ["x\\ud83d"]}'
+    gone = '{"id": "j", "image": "caf\\udce9.jpg", "text": "sea"}'
+    data = load_dataset(write(folder, "pairs.jsonl", record, gone))
+    assert (data.ids, data.text.values, data.label_names) == (["i\ufffd"], ["boat \ufffd"], ["x\ufffd"])
+    assert data.skipped == [("caf\ufffd.jpg", "does not exist, or is not UTF-8")]
 
 
 def test_paths_may_leave_the_folder(folder):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,3 +215,41 @@ def test_a_model_with_a_damaged_file(cli, toy_model, tmp_path, name):
     assert (answer.code, answer.out) == (1, "")
     assert "Traceback" not in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_half_an_emoji_in_a_table_stops_nothing(cli, tmp_path):
+    lines = []
+    for row in range(60):
+        words = ["red apple", "blue boat", "grey owl"][row % 3]
+        record = {"id": f"i{row}\ud83d", "title": words, "tags": f"{words} \ud83d", "labels": [f"{row % 3}\ud83d"]}
+        lines.append(json.dumps(record))
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    answer = cli("train", "pairs.jsonl", "--modalities", "title,tags", *QUICK, "--out", "half.model")
+    assert answer.code == 0, answer.err
+    answer = cli("index", "pairs.jsonl", "--model", "half.model", "--out", "half.dcmh")
+    assert (answer.code, answer.out) == (0, "60 new, 0 changed, 0 gone, 0 unchanged.\n"), answer.err
+    answer = cli("search", "half.dcmh", "boat", "-k", "1")
+    assert (answer.code, "\ufffd" in answer.out) == (0, True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are always Unicode there")
+def test_names_that_are_not_unicode_are_said_before_the_work(cli, photos, toy_model):
+    other = Path(os.fsdecode(b"caf\xe9"))
+    try:
+        shutil.copytree(photos, other)
+    except OSError:
+        pytest.skip("this file system takes Unicode names only")
+    shutil.copy(photos / "captions.csv", f"{other}.csv")
+    for arguments in (
+        ("train", other, *QUICK),
+        ("train", photos, "--text", f"{other}.csv", *QUICK),
+        ("train", photos, "--similarity", f"pairs:{other}.csv", *QUICK),
+        ("index", other, "--model", toy_model),
+    ):
+        answer = cli(*arguments)
+        assert (answer.code, answer.out) == (1, "")
+        assert "is not UTF-8, so it cannot be noted" in answer.last
+        assert answer.err.count("\n") == 1
+    answer = cli("train", photos, *QUICK, "--out", f"{other}.model")
+    assert answer.code == 0, answer.err
+    assert "caf?.model" in json.loads(Path(f"{other}.model", "run.json").read_text())["command"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 
 import numpy as np
 import pytest
 from oracle import listed, random_codes
 
 from dcmh.errors import ModelError
-from dcmh.index import HammingIndex
+from dcmh.index import HammingIndex, storage
 
 
 @pytest.fixture
@@ -62,7 +64,9 @@ def test_size_on_disk(tmp_path):
 
 
 def test_saving_again_replaces_and_tidies_up(index, tmp_path):
-    (tmp_path / "codes-0123456789abcdef.npy").write_bytes(b"left by a crash")
+    left = tmp_path / "codes-0123456789abcdef.npy"
+    left.write_bytes(b"left by a crash")
+    os.utime(left, (time.time() - 2 * storage.ABANDONED,) * 2)
     (tmp_path / "catalogue.sqlite").write_bytes(b"not ours")
     index.save(tmp_path)
     before = names(tmp_path)
@@ -72,6 +76,47 @@ def test_saving_again_replaces_and_tidies_up(index, tmp_path):
     assert len(names(tmp_path)) == len(before) == 4
     assert "catalogue.sqlite" in names(tmp_path)
     assert len(mapped.search(index.codes([5]), 500)[0]) == 198  # its files are gone by name, not by content
+
+
+def test_those_who_save_at_once_leave_one_index_whole(tmp_path):
+    """Every reader finds what one of them saved, whole; and so does the last one."""
+    saved = [HammingIndex(64) for _ in range(3)]
+    for size, index in enumerate(saved, 1):
+        index.add(np.arange(100 * size), random_codes(np.random.default_rng(size), 100 * size, 64))
+    saved[0].save(tmp_path)
+    found, wrong = [], []
+
+    def repeat(act):
+        def run():
+            try:
+                for _ in range(30):
+                    act()
+            except Exception as error:
+                wrong.append(error)
+
+        return run
+
+    def read():
+        index = HammingIndex.load(tmp_path, mmap=False)
+        found.append((len(index), index.codes(index.ids).tobytes()))
+
+    acts = [lambda index=index: index.save(tmp_path) for index in saved]
+    threads = [threading.Thread(target=repeat(act)) for act in [*acts, read, read]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    read()
+    assert set(found) <= {(len(index), index.codes(index.ids).tobytes()) for index in saved}
+
+
+def test_files_of_somebody_who_saves_now_stay(index, tmp_path):
+    index.save(tmp_path)
+    (tmp_path / "codes-0123456789abcdef.npy").write_bytes(b"half of it")
+    index.save(tmp_path)
+    assert "codes-0123456789abcdef.npy" in names(tmp_path)
+    assert len(names(tmp_path)) == 4
 
 
 def test_a_save_that_breaks_off_changes_nothing(index, tmp_path, monkeypatch):

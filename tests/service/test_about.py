@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+from pathlib import Path
 
+import pytest
 from served import COUNT, problem
+from starlette.testclient import TestClient
 
 import dcmh
-from dcmh.service import answers, static
+from dcmh.service import Settings, answers, create_app, static
 
 
 class TestInfo:
@@ -29,6 +34,16 @@ class TestInfo:
             "offset": 10_000,
             "text": 1000,
         }
+
+    @pytest.mark.skipif(os.name == "nt", reason="names are always Unicode there")
+    def test_a_folder_whose_name_is_not_unicode(self, own, tmp_path):
+        folder = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"caf\xe9")))
+        try:
+            shutil.move(own / "photos.dcmh", folder)
+        except OSError:
+            pytest.skip("this file system takes Unicode names only")
+        with TestClient(create_app(folder, Settings(rate=0, access_log=None))) as client:
+            assert client.get("/api/info").json()["name"] == "caf?"
 
     def test_precision_by_radius_is_the_reports(self, client, model):
         report = json.loads((model / "report.json").read_text())["text_to_image"]

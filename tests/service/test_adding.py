@@ -97,6 +97,12 @@ class TestAdding:
         assert add(writer, png(), text="qqqq").status_code == 201
         problem(add(writer, text="qqqq"), 422, "query-not-encodable")
 
+    def test_half_a_character_is_mended(self, writer):
+        form = b'--x\r\nContent-Disposition: form-data; name="text"\r\n\r\nsunny +2D0-\r\n--x--\r\n'
+        kind = "multipart/form-data; boundary=x; charset=utf-7"
+        answer = writer.post("/api/items", content=form, headers={"content-type": kind})
+        assert (answer.status_code, answer.json()["text"]) == (201, "sunny \ufffd")
+
     def test_what_is_refused_leaves_nothing(self, writer, own):
         problem(add(writer, b"<svg/>", text="sunny"), 415, "not-a-picture")
         problem(add(writer, png()[:-40], text="sunny"), 422, "damaged-picture")

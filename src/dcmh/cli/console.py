@@ -62,7 +62,8 @@ def error(text: str) -> None:
 
 def command(*more: str) -> str:
     """The command as it was typed, ready to be typed again; with more words where it does not have them."""
-    return shlex.join(map(hide_secrets, [*_typed, *(word for word in more if word not in _typed)]))
+    words = [*_typed, *(word for word in more if word not in _typed)]
+    return shlex.join(map(hide_secrets, words)).encode(errors="replace").decode()
 
 
 def typed() -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcmh.cli import console
 from dcmh.errors import DataError
+from dcmh.files import check_spelling
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Images
@@ -31,6 +32,9 @@ class Source:
         """The items, as the loader gives them."""
         from dcmh.data import load_dataset
 
+        for file in (self.text, (self.similarity or "").partition(":")[2]):  # run.json notes them
+            if file:
+                check_spelling(file)
         options: dict[str, Any] = {"keep_partial": True} if self.keep_partial else {}
         if self.modalities is not None:
             options["modalities"] = self.modalities

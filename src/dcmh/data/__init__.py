@@ -14,6 +14,7 @@ from dcmh.data.dataset import Dataset, similarity
 from dcmh.data.labels import labels_from_text
 from dcmh.data.splits import Split, make_split, split_given
 from dcmh.errors import DataError, ParameterError
+from dcmh.files import check_spelling
 
 __all__ = [
     "Column",
@@ -61,6 +62,7 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
     path = Path(source).expanduser()
     if name == "" or not path.exists():
         raise DataError(_unknown(name, path))
+    check_spelling(path)
     if path.is_dir():
         return _load_folder(path, options)
     if path.suffix.lower() == ".mat":

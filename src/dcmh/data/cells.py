@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dcmh.data.columns import Kind
 from dcmh.errors import DataError
+from dcmh.text import mended
 
 Vector = NDArray[np.float32]
 
@@ -33,7 +34,7 @@ def words(cell: Any) -> str | None:
     """A text without blanks around it; None for a blank cell. A list of tags becomes one text."""
     if isinstance(cell, list):
         cell = " ".join(str(part) for part in cell)
-    return None if cell is None else str(cell).strip() or None
+    return None if cell is None else mended(str(cell)).strip() or None
 
 
 def picture(cell: Any) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
+from dcmh.text import mended
 
 Kind = Literal["image", "text", "vector"]
 
@@ -60,6 +61,10 @@ class Images:
                     f"Picture of item {row} is a {type(value).__name__}. Give a path, a uint8 array "
                     f"(height, width, 3), or None where there is no picture."
                 )
+            if isinstance(value, str | Path) and mended(str(value)) != str(value):
+                raise DataError(
+                    f"Picture of item {row}, {mended(str(value))}: its name is not UTF-8. Rename the file, or leave it out."
+                )
         self.root = Path(root) if root is not None else None
         self.observed: NDArray[np.bool_] = np.array([value is not None for value in self.values], bool)
 
@@ -86,7 +91,10 @@ class Images:
 
 
 class Texts:
-    """Words: one string an item, or None where there is none. A blank text counts as none."""
+    """Words: one string an item, or None where there is none. A blank text counts as none.
+
+    Half an emoji, which could not be written to any file, becomes U+FFFD.
+    """
 
     kind: Kind = "text"
 
@@ -99,7 +107,7 @@ class Texts:
                 raise DataError(
                     f"Text of item {row} is a {type(value).__name__}. Give a string, or None where there is no text."
                 )
-            self.values.append(str(value) if value is not None and value.strip() else None)
+            self.values.append(mended(str(value)) if value is not None and value.strip() else None)
         self.observed: NDArray[np.bool_] = np.array([value is not None for value in self.values], bool)
 
     def __len__(self) -> int:

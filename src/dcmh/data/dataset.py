@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text, labels_from_words
 from dcmh.errors import DataError
+from dcmh.text import mended
 
 if TYPE_CHECKING:
     from dcmh.data.splits import Split
@@ -27,6 +28,10 @@ _TAKEN = ("ids", "labels", "label_names", "name", "self", JOINT)
 
 class Dataset:
     """Items, one a row, in any number of named modalities.
+
+    `data["text"]` or `data.text` is a modality, `"text" in data` tells whether there is one, `len(data)` counts items,
+    and `data.take(rows)` gives some of them. Data is not iterated over, as nobody could say whether over items or over
+    modalities: walk through `data.ids`, `data.text.values` or `data.modalities`.
 
     Parameters
     ----------
@@ -58,7 +63,7 @@ class Dataset:
     ) -> None:
         self.columns = dict(columns)
         _check_modalities(self.columns)
-        self.name = name
+        self.name = mended(name)
         self.notes = tuple(notes)
         self.skipped = list(skipped)
         self._size = _common_length(self.columns)
@@ -96,7 +101,21 @@ class Dataset:
     def __len__(self) -> int:
         return self._size
 
+    def __contains__(self, modality: object) -> bool:
+        return modality in self.modalities
+
+    def __iter__(self) -> NoReturn:
+        raise DataError(
+            "A data set is not iterated over. For items, take data.ids, or data[modality].values; "
+            "for the names of modalities, data.modalities."
+        )
+
     def __getitem__(self, modality: str) -> Column:
+        if not isinstance(modality, str):
+            raise DataError(
+                "data[...] takes the name of a modality, such as data['text']. "
+                "For items write data.take(rows): whole numbers, a slice(start, stop), or a mask."
+            )
         if modality not in self.columns:
             raise DataError(f"This data set has no modality {modality!r}. It has: {', '.join(self.columns)}.")
         return self.columns[modality]
@@ -157,8 +176,11 @@ class Dataset:
         return self._with_labels(labels, names, note)
 
     def with_labels_from_words(self, words: Sequence[str], modality: str = "text") -> Dataset:
-        """The same items with given words as labels, such as the `label_names` of data that was counted before."""
-        return self._with_labels(labels_from_words(self._texts(modality), words), list(words))
+        """The same items with given words as labels, such as the `label_names` of data that was counted before.
+
+        See `labels_from_words`.
+        """
+        return self._with_labels(*labels_from_words(self._texts(modality), words))
 
     def with_labels_from_folders(self) -> Dataset:
         """The same items with the folder that each one's picture lies in as its label. See `labels_from_folders`."""
@@ -196,13 +218,21 @@ class Dataset:
         )
 
     def fingerprint(self) -> str:
-        """A hash of ids, labels, texts and modality names: the same for the same data, on every machine."""
+        """A hash of ids, labels, texts, vectors and modality names: the same for the same data, on every machine.
+
+        Pictures are known by their ids: they may be many gigabytes.
+        """
         texts = {name: column.values for name, column in self.columns.items() if isinstance(column, Texts)}
         said = [self.ids, self.label_names, [(name, column.kind) for name, column in self.columns.items()], texts]
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps(said).encode())
         if self.labels is not None:
             digest.update(self.labels.tobytes())
+        for column in self.columns.values():
+            if isinstance(column, Vectors):
+                there = column.values if column.observed.all() else column.values[column.observed]
+                digest.update(column.observed.tobytes())
+                digest.update(np.ascontiguousarray(there).tobytes())
         return digest.hexdigest()
 
 
@@ -247,11 +277,12 @@ def _common_length(columns: Mapping[str, Column]) -> int:
 
 
 def _check_names(given: Sequence[str] | None, found: list[str] | None, count: int) -> list[str] | None:
-    if given is None:
-        return found
-    if len(given) != count:
-        raise DataError(f"{len(given)} label names are given for {count} labels. Give one name a column.")
-    return list(given)
+    names = found if given is None else given
+    if names is None:
+        return None
+    if len(names) != count:
+        raise DataError(f"{len(names)} label names are given for {count} labels. Give one name a column.")
+    return [mended(name) for name in names]
 
 
 def _check_ids(ids: Sequence[object] | None, size: int) -> list[str]:
@@ -259,7 +290,7 @@ def _check_ids(ids: Sequence[object] | None, size: int) -> list[str]:
         return [str(row) for row in range(size)]
     if len(ids) != size:
         raise DataError(f"{len(ids):,} ids are given for {size:,} items. Give one an item.")
-    said = [str(value) for value in ids]
+    said = [mended(str(value)) for value in ids]
     if len(set(said)) < size:
         seen: set[str] = set()
         twice = next(value for value in said if value in seen or seen.add(value))  # type: ignore[func-returns-value]

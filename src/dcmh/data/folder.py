@@ -11,6 +11,7 @@ from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
 from dcmh.images import IMAGE_SUFFIXES
+from dcmh.text import mended
 
 
 def load(
@@ -63,7 +64,7 @@ def image_files(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
     seen: set[tuple[int, int]] = set()
 
     def unreadable(error: OSError) -> None:
-        skipped.append((os.path.relpath(error.filename, folder), "folder may not be read"))
+        skipped.append((mended(os.path.relpath(error.filename, folder)), "folder may not be read"))
 
     for place, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
         status = os.stat(place)
@@ -76,12 +77,10 @@ def image_files(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
             if name.startswith(".") or not name.lower().endswith(IMAGE_SUFFIXES):
                 continue
             relative = PurePath(place, name).relative_to(folder).as_posix()
-            try:
-                relative.encode()
-            except UnicodeEncodeError:
-                skipped.append((relative.encode(errors="replace").decode(), "name is not UTF-8"))
-            else:
+            if mended(relative) == relative:
                 found.append(relative)
+            else:
+                skipped.append((mended(relative), "name is not UTF-8"))
     return sorted(found), skipped
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
-from dcmh.text import BagOfWords
+from dcmh.text import BagOfWords, singular, words_of
 
 MIN_LABELS = 4
 
@@ -86,9 +86,22 @@ def labels_from_text(
     return bag.transform(texts)[:, kept].astype(np.uint8), names
 
 
-def labels_from_words(texts: Sequence[str | None], words: Sequence[str]) -> NDArray[np.uint8]:
-    """Let given words serve as labels, shape (items, words): the names that `labels_from_text` found in other texts."""
-    return BagOfWords.of(words).transform(texts).astype(np.uint8)
+def labels_from_words(texts: Sequence[str | None], words: Sequence[str]) -> tuple[NDArray[np.uint8], list[str]]:
+    """Let given words serve as labels, shape (items, words); and the words as they are counted: Dogs is dog.
+
+    They may be the names that `labels_from_text` found in other texts.
+    """
+    if isinstance(words, str):
+        raise DataError("Labels need a list of words, got one string. Write [word].")
+    given: dict[str, str] = {}
+    for word in words:
+        if words_of(word) != [word.strip().lower()]:
+            raise DataError(f"{word!r} is not one word of two letters or more, so no text has it. Leave it out.")
+        form = singular(word.strip().lower())
+        if form in given:
+            raise DataError(f"The word {form!r} is given twice, as {given[form]!r} and {word!r}. Give each once.")
+        given[form] = word
+    return BagOfWords.of(list(given)).transform(texts).astype(np.uint8), list(given)
 
 
 def tell_apart(labels: NDArray[np.uint8] | None) -> bool:

@@ -21,6 +21,7 @@ from dcmh.data.columns import Column, Images, Kind, Texts, Vectors
 from dcmh.data.dataset import PARTS, Dataset
 from dcmh.data.labels import multi_hot
 from dcmh.errors import DataError, ParameterError
+from dcmh.text import mended
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 PAIRS = tuple("pairs" + suffix for suffix in SUFFIXES)
@@ -128,7 +129,7 @@ def from_table(table: Table, *, keep_partial: bool = False) -> Dataset:
         {name: _column(table.file.name, name, kind, kept, root) for name, kind in table.kinds.items()},
         labels=labels if names else None,
         label_names=names or None,
-        ids=[row.id or row.cells.get(table.picture or "") or f"line {number}" for number, row in enumerate(kept, 1)],
+        ids=[row.id or row.cells.get(table.picture or "") or f"line {row.line}" for row in kept],
         name=root.resolve().name,
         notes=_notes(table, rows, kept, skipped),
         skipped=skipped,
@@ -153,7 +154,7 @@ def _readable(table: Table) -> tuple[list[Row], list[tuple[str, str]]]:
         values, bad = dict(row.cells), len(skipped)
         for name, cell in row.cells.items():
             if cell is not None and table.kinds[name] == "image" and not os.path.isfile(root / cell):
-                skipped.append((cell, "does not exist"))
+                skipped.append((cell, "does not exist" if "\ufffd" not in cell else "does not exist, or is not UTF-8"))
             elif cell is not None and table.kinds[name] == "vector":
                 try:
                     values[name] = vectors(cell)
@@ -301,7 +302,7 @@ def _row(name: str, line: int, record: dict[str, Any], asked: Sequence[Modality]
         raise DataError(f"{name} line {line}: labels must be a list or separated by ';', not {labels!r}.")
     return Row(
         cells={one.name: _cell(record.get(one.column), kinds[one.name]) for one in asked},
-        labels=tuple(dict.fromkeys(text for label in labels if (text := str(label).strip()))),
+        labels=tuple(dict.fromkeys(text for label in labels if (text := mended(str(label)).strip()))),
         id=cells.words(record.get("id")),
         part=part,
         line=line,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,18 @@ def as_ids(ids: ArrayLike) -> Ids:
     if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max):
         raise DataError(f"Ids must be integers that fit in 64 bits, not {array.dtype}. Keep names beside the index.")
     return array.astype(np.int64, copy=False)
+
+
+def as_id(item: Any) -> int:
+    """One id as Python's own number: databases find nothing by NumPy's."""
+    if not is_id(item):
+        raise ParameterError(f"An id is a whole number of at most 64 bits, not {item!r}. A hit has it as hit.id.")
+    return int(item)
+
+
+def is_id(item: object) -> TypeGuard[int | np.integer[Any]]:
+    """Whether this can be an id at all."""
+    return isinstance(item, int | np.integer) and not isinstance(item, bool) and -(2**63) <= int(item) < 2**63
 
 
 def more(ids: Ids) -> str:

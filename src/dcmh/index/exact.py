@@ -14,7 +14,7 @@ from dcmh.codes import check_bits
 from dcmh.errors import DataError, MissingExtra, ParameterError
 from dcmh.index import radius as radius_search
 from dcmh.index import scan, storage
-from dcmh.index.arguments import as_ids, as_words, at_least, refuse_known, refuse_missing, refuse_repeated
+from dcmh.index.arguments import as_ids, as_words, at_least, is_id, refuse_known, refuse_missing, refuse_repeated
 from dcmh.index.finder import Finder
 from dcmh.index.multihash import MultiHash
 from dcmh.index.results import Results
@@ -73,8 +73,8 @@ class HammingIndex:
     def __repr__(self) -> str:
         return f"HammingIndex(bits={self.bits}, count={self.count})"
 
-    def __contains__(self, item: int) -> bool:
-        return bool(self._rows(np.array([item], np.int64))[1][0] >= 0)
+    def __contains__(self, item: object) -> bool:
+        return is_id(item) and bool(self._rows(np.array([item], np.int64))[1][0] >= 0)
 
     @property
     def count(self) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcmh.codes import check_bits
 from dcmh.engines.address import Address, parse
 from dcmh.engines.milvus import AT_ONCE, BATCH, Milvus
-from dcmh.index.arguments import as_ids, at_least, refuse_known, refuse_missing
+from dcmh.index.arguments import as_ids, at_least, is_id, refuse_known, refuse_missing
 from dcmh.index.milvus_collection import LISTS, Collection, parts
 from dcmh.index.milvus_search import Search
 from dcmh.index.remote import Packed, as_packed, in_order, measure_recall, new_items, results_of
@@ -63,8 +63,8 @@ class MilvusIndex:
     def __repr__(self) -> str:
         return f"MilvusIndex({str(self.server.address)!r}, bits={self.bits}, collection={self.collection!r})"
 
-    def __contains__(self, item: int) -> bool:
-        return bool(self._codes.query(f"id in [{int(item)}]", ["id"]))
+    def __contains__(self, item: object) -> bool:
+        return is_id(item) and bool(self._codes.query(f"id in [{int(item)}]", ["id"]))
 
     @property
     def kind(self) -> str:

@@ -20,7 +20,7 @@ from dcmh.engines.patience import LOADING
 from dcmh.engines.postgres import BUILD_SECONDS, Postgres
 from dcmh.errors import EngineError
 from dcmh.index import postgres_lookups as lookups
-from dcmh.index.arguments import as_ids, at_least, refuse_known, refuse_missing
+from dcmh.index.arguments import as_ids, at_least, is_id, refuse_known, refuse_missing
 from dcmh.index.postgres_table import Limit, Table, limited, packed_from
 from dcmh.index.remote import Found, Packed, as_packed, in_order, measure_recall, new_items, results_of
 from dcmh.index.results import Results
@@ -61,8 +61,8 @@ class PostgresIndex:
     def __repr__(self) -> str:
         return f"PostgresIndex({str(self.server.address)!r}, bits={self.bits}, name={self.name!r})"
 
-    def __contains__(self, item: int) -> bool:
-        return bool(self._table.rows("SELECT 1 FROM {table} WHERE id = %s", (int(item),)))
+    def __contains__(self, item: object) -> bool:
+        return is_id(item) and bool(self._table.rows("SELECT 1 FROM {table} WHERE id = %s", (int(item),)))
 
     @property
     def count(self) -> int:

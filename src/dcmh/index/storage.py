@@ -1,15 +1,17 @@
 """An index as a folder: two .npy files, and hamming.json, which names them.
 
 Saving writes new files under new names and then replaces hamming.json, in one step. Whoever is killed before leaves the
-older index as it was; whoever has the older files mapped keeps them.
+older index as it was; whoever has the older files mapped keeps them. Of two that save at once, the later one wins.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from dcmh.index.table import ALL_LIVE, Table
 FORMAT = 1
 KIND = "dcmh Hamming index"
 HEADER = "hamming.json"
+ABANDONED = 24 * 3600  # seconds after which files that no header names are taken for those of a killed save
 _OURS = re.compile(r"(codes|ids)-[0-9a-f]{16}\.npy|hamming-[0-9a-f]{16}\.json")
 
 
@@ -41,10 +44,31 @@ def save(table: Table, bits: int, folder: str | Path) -> None:
     with open(fresh, "w", encoding="utf-8") as file:
         json.dump(header, file, indent=1)
         _settle(file)
+    before = _named(folder)
     os.replace(fresh, folder / HEADER)
-    for path in folder.iterdir():  # what older or broken-off saves left
-        if _OURS.fullmatch(path.name) and path.name not in (header["codes"], header["ids"]):
-            path.unlink(missing_ok=True)
+    _tidy(folder, before, {header["codes"], header["ids"]})
+
+
+def _named(folder: Path) -> set[str]:
+    """The files of the index that is there."""
+    try:
+        header = _header(folder)
+    except ModelError:
+        return set()
+    return {header["codes"], header["ids"]}
+
+
+def _tidy(folder: Path, before: set[str], now: set[str]) -> None:
+    """Remove the files of the index before, which is never the current one again, and those of saves that were killed.
+
+    Other files may be those of somebody who saves at this moment.
+    """
+    for path in folder.iterdir():
+        if not _OURS.fullmatch(path.name) or path.name in now:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process tidies up as well
+            if path.name in before or time.time() - path.stat().st_mtime > ABANDONED:
+                path.unlink()
 
 
 def _settle(file: Any) -> None:
@@ -55,13 +79,16 @@ def _settle(file: Any) -> None:
 def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int]:
     """The table and the bits of a saved index."""
     folder = Path(folder)
-    for _ in range(3):
-        header = _header(folder)
+    header = _header(folder)
+    while True:
         try:
             return _table(folder, header, mmap), header["bits"]
-        except FileNotFoundError as error:  # saved anew between the two reads: read again
-            missing = Path(error.filename).name
-    raise ModelError(f"The index {folder} is damaged: {missing} is missing. Build it again, or restore the folder.")
+        except FileNotFoundError as error:
+            missing, read, header = Path(error.filename).name, header, _header(folder)
+            if header == read:  # else it was saved anew between the two reads
+                raise ModelError(
+                    f"The index {folder} is damaged: {missing} is missing. Build it again, or restore the folder."
+                ) from None
 
 
 def _header(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.search.encoders import Encoders
+from dcmh.text import mended
 
 
 def as_dataset(
@@ -47,6 +48,6 @@ def _names(images: Sequence[Any] | None, text: Sequence[str | None] | None, root
             names.append((full.relative_to(root) if root is not None and inside else full).as_posix())
         else:
             digest = hashlib.blake2b(b"" if image is None else np.asarray(image).tobytes(), digest_size=8)
-            digest.update(str(text[row] if text is not None else "").encode())
+            digest.update(mended(str(text[row] if text is not None else "")).encode())
             names.append(f"added {digest.hexdigest()}")
     return names

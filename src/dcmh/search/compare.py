@@ -14,6 +14,7 @@ from dcmh.catalogue import Item
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
+from dcmh.files import check_spelling
 from dcmh.remote.catalogue import AnyCatalogue
 from dcmh.search.place import UPLOADED
 
@@ -37,9 +38,12 @@ class Changes:
 
 
 def data_root(data: Dataset) -> Path | None:
-    """The folder that the data's relative paths count from."""
+    """The folder that the data's relative paths count from. One that cannot be noted is refused."""
     roots = [column.root for column in data.columns.values() if isinstance(column, Images)]
-    return next((root for root in roots if root is not None), None)
+    root = next((root for root in roots if root is not None), None)
+    if roots:
+        check_spelling(root or ".")
+    return root
 
 
 @dataclass

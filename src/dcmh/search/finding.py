@@ -50,14 +50,15 @@ class Finding:
 def search(codes: Codes, code: bytes, asked: str, text: str | None, items: int, wanted: Wanted) -> Finding:
     """What is near a code that is asked in a modality. `text` and `items` are as in `parts`."""
     k, radius = limits(wanted.k, wanted.radius)
-    k = None if k is None else k + wanted.offset
+    offset = _whole("offset", wanted.offset, 0) or 0
+    k = None if k is None else k + offset
     chosen = parts(codes, asked, text, wanted.in_, items)
     whole = len(chosen) != 1 or chosen[0][1] is not None
     searched = items if whole else len(codes[chosen[0][0]])
     more = 1 if wanted.without else 0
     found = find(codes, chosen, code, asked, None if k is None else k + more, radius)
     found.pop(wanted.without, None)
-    order, beyond = nearest_first(found, k)[wanted.offset :], []
+    order, beyond = nearest_first(found, k)[offset:], []
     if not found and radius is not None:
         found = find(codes, chosen, code, asked, 1 + more, None)
         found.pop(wanted.without, None)

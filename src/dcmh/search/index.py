@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from dcmh.catalogue import Catalogue, Item
 from dcmh.engines.address import Address, is_address
-from dcmh.errors import DataError, QueryError
+from dcmh.errors import DataError, ParameterError, QueryError
+from dcmh.index.arguments import as_id
 from dcmh.search import adding, answering, asking, building, finding, place
 from dcmh.search.building import Choices, Progress
 from dcmh.search.encoders import Encoders
@@ -212,6 +213,7 @@ class SearchIndex:
     ) -> Hits:
         """Items near one of the index, which itself is left out: by its picture, or by its words if it has none."""
         began = time.perf_counter()
+        item = as_id(item)
         said = self.item(item)
         for modality in sorted(self._codes, key=lambda name: name == self.encoders.text):
             if item in self._codes[modality]:
@@ -222,14 +224,15 @@ class SearchIndex:
 
     def item(self, item: int) -> Item:
         """What the catalogue says about an item."""
-        found = self.catalogue.get([item])
-        if item not in found:
-            raise QueryError(f"There is no item {item} in {self.place}.")
-        return found[item]
+        number = as_id(item)
+        found = self.catalogue.get([number])
+        if number not in found:
+            raise QueryError(f"There is no item {number} in {self.place}.")
+        return found[number]
 
     def codes_of(self, item: int) -> dict[str, bytes]:
         """An item's packed codes, by modality."""
-        return self.catalogue.codes_of(item, self._codes.modalities)
+        return self.catalogue.codes_of(as_id(item), self._codes.modalities)
 
     def path_of(self, item: Item) -> Path | None:
         """Where an item's picture lies."""
@@ -272,9 +275,12 @@ class SearchIndex:
 
     def remove(self, ids: Iterable[int]) -> int:
         """Remove items by id; how many there were."""
+        if not isinstance(ids, Iterable):
+            raise ParameterError(f"remove takes a list of ids, not {ids!r}. Write [id].")
+        wanted = [as_id(item) for item in ids]
         with self._writer():
             self.refresh()
-            there = list(self.catalogue.get(ids))
+            there = list(self.catalogue.get(wanted))
             if there:
                 with self.catalogue.writing():
                     self.catalogue.remove(there)

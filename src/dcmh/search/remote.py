@@ -44,7 +44,7 @@ class CountedIndex:
     def __len__(self) -> int:
         return self.count
 
-    def __contains__(self, item: int) -> bool:
+    def __contains__(self, item: object) -> bool:
         return item in self._index
 
     @property

@@ -49,7 +49,7 @@ async def info(request: Request) -> Response:
             },
             "versions": {"dcmh": __version__, "python": platform.python_version(), "numpy": np.__version__},
         }
-        return json.dumps(record, ensure_ascii=False).encode()
+        return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
 
     return reply(await service.look(tell))
 

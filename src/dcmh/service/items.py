@@ -17,6 +17,7 @@ from dcmh.service.reload import Opened
 from dcmh.service.search import ItemId, public_name, reply
 from dcmh.service.state import Service
 from dcmh.service.thumbnails import Picture
+from dcmh.text import mended
 
 LONGEST_TEXT, MOST_LABELS, LONGEST_LABEL = 10_000, 64, 200
 # A browser asks each time whether the picture is still the same: after a rebuild an id may be another item's.
@@ -185,8 +186,8 @@ def about_picture(tag: str) -> dict[str, str]:
 
 def _said(form: uploads.Form) -> tuple[str | None, list[str]]:
     """Text and labels of a form, checked."""
-    text = (form.one("text") or "").strip() or None
-    labels = list(dict.fromkeys(label.strip() for label in form.all("labels") if label.strip()))
+    text = mended(form.one("text") or "").strip() or None
+    labels = list(dict.fromkeys(mended(label).strip() for label in form.all("labels") if label.strip()))
     if form.image is None and text is None:
         raise Problem(422, "There is neither a picture nor text.", "Send the field image, or text, or both.")
     if text is not None and len(text) > LONGEST_TEXT:
