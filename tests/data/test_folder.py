@@ -76,6 +76,13 @@ def test_names_that_are_not_unicode_are_skipped(folder):
     assert ("\ufffd.jpg", "name is not UTF-8") in data.skipped
 
 
+def test_what_is_no_file_is_skipped(folder):
+    os.mkfifo(folder / "pipe.jpg")
+    found, skipped = image_files(folder)
+    assert "pipe.jpg" not in found
+    assert ("pipe.jpg", "not a file") in skipped
+
+
 def test_texts_in_other_encodings_are_skipped(folder):
     (folder / "a.txt").write_bytes(b"caf\xe9")
     data = load_dataset(folder)

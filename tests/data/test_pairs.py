@@ -104,6 +104,10 @@ def test_items_without_a_name_are_called_by_their_line(folder):
     assert load_dataset(file, modalities="title,tags").ids == ["line 3", "line 5"]
 
 
+def test_blank_cells_behind_the_last_column_do_not_matter(folder):
+    assert len(load_dataset(write(folder, "pairs.csv", "image,text", "a.jpg,dog,,", "b.jpg,cat, "))) == 2
+
+
 def test_half_an_emoji_anywhere_can_be_written(folder):
     record = '{"id": "i\\ud83d", "image": "a.jpg", "text": "boat \\ud83d", "labels": ["x\\ud83d"]}'
     gone = '{"id": "j", "image": "caf\\udce9.jpg", "text": "sea"}'
@@ -151,6 +155,11 @@ def test_a_table_can_be_named(folder):
         ("pairs.csv", ["image,text", "gone.jpg,dog"], "None of the 1 rows .* the first missing picture: gone.jpg"),
         ("pairs.csv", ["image,text,split", "a.jpg,dog,test"], "pairs.csv line 2: split is 'test'"),
         ("pairs.csv", ["image,text,id", "a.jpg,dog,1", "b.jpg,cat,1"], "The id '1' occurs more than once"),
+        (
+            "pairs.csv",
+            ["image,text", "a.jpg,dog", "b.jpg,cat, mouse"],
+            "line 3 has more cells than the header. Put a text",
+        ),
         ("pairs.csv", ["image,text", "a.jpg," + "x" * 200_000], "pairs.csv line 2 cannot be read: field larger"),
     ],
 )

@@ -102,6 +102,17 @@ def test_new_items_join_the_database(tmp_path):
     assert len(Split.load(tmp_path / "split.json", items(40)).database) == 35
 
 
+def test_items_that_are_gone_can_be_left_out(tmp_path):
+    path = tmp_path / "split.json"
+    items(30).split(10, 10, 0).save(path)
+    found = Split.load(path, items(25), without_gone=True)
+    assert set(found.query.ids) < set(items(30).split(10, 10, 0).query.ids)
+    assert len(found.query) + len(found.train) < 20
+    assert "of its 10 queries and" in found.notes[1]
+    with pytest.raises(DataError, match="are not in the data"):
+        Split.load(path, items(100).take(range(40, 60)), without_gone=True)  # none is left
+
+
 def test_saved_splits_that_do_not_fit(tmp_path):
     path = tmp_path / "split.json"
     items().split(10, None, 0).save(path)

@@ -62,6 +62,25 @@ def test_data_that_grew_keeps_its_queries(cli, photo_model, tmp_path):
     assert "8 held-out queries, 52 in the database, 32 learned from" in answer.err
 
 
+def test_data_that_shrank_is_measured_with_what_is_left(cli, photo_model, tmp_path):
+    split = json.loads((photo_model / "split.json").read_text())
+    for name in (split["query"][0], split["train"][0], split["train"][1]):
+        (tmp_path / "photos" / name).unlink()
+    answer = cli("evaluate", photo_model)
+    assert answer.code == 0
+    assert "1 of its 8 queries and 2 of its 32 training items are gone from the data, and left out." in answer.err
+    assert "7 held-out queries" in answer.err
+
+
+def test_pictures_that_may_have_been_trained_on_are_pointed_at(cli, photo_model, tmp_path):
+    folder = write_photos(tmp_path / "again" / "deeper", 40)
+    header, *lines = (folder / "captions.csv").read_text().splitlines()
+    (tmp_path / "again" / "captions.csv").write_text("\n".join([header, *(f"deeper/{line}" for line in lines)]) + "\n")
+    answer = cli("evaluate", photo_model, "again")
+    assert answer.code == 0
+    assert "32 of the others have the file name of an item that was trained on." in answer.err
+
+
 def write_table(folder, words, n=120, *, ids="i"):
     """Texts and titles without labels: one of the words each, and what they have in common."""
     folder.mkdir(exist_ok=True)

@@ -113,3 +113,29 @@ def test_the_second_ctrl_c_stops_at_once(tmp_path, cli):
     assert answer.code == 1
     assert "is of another run (other settings, data or version)" in answer.err
     assert left_behind(tmp_path) == ["model.checkpoint"]
+
+
+# An import that never ends: Ctrl-C must end it.
+IMPORTING = """
+import importlib.abc, sys, time
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "dcmh.cli.train":
+            sys.stderr.write("importing\\n")
+            sys.stderr.flush()
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from dcmh.cli import main
+sys.exit(main())
+"""
+
+
+def test_interrupted_while_it_imports_it_ends_at_once(tmp_path):
+    process = spawn(*TRAIN, cwd=tmp_path, program=("-c", IMPORTING))
+    assert process.stderr.readline() == "importing\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    answer = finish(process)
+    assert (answer.code, answer.err) == (130, "Interrupted.\n")
+    assert time.monotonic() - began < 30
+    assert left_behind(tmp_path) == []

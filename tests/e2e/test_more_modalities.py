@@ -228,5 +228,8 @@ def test_tune_writes_a_config_that_train_takes(cli, tmp_path):
     assert trained.code == 0, trained.err
     assert dcmh.load(tmp_path / "m").bits == 16  # the flag wins over the file
     assert dcmh.load(tmp_path / "m").hidden == 16
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "diary.txt").write_text("dear diary")
+    assert "is no folder of dcmh tune" in cli("tune", "things", *given, "--out", "mine").err
     assert "expected a time" in cli("tune", "things", "--budget", "soon").err
     assert "of dcmh alone" in cli("tune", "things", "--method", "ridge").err

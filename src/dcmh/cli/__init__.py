@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from types import FrameType
 
 from cyclopts import App, CycloptsError
 
@@ -107,9 +109,22 @@ def _settle_process() -> None:
     """What only a process of our own may set."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # what libraries warn about is for developers
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody has decided otherwise
+        signal.signal(signal.SIGINT, _interrupted)
     # Read when torch is loaded. Threads that spin while they wait make training several times slower where other
     # programs want the same cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C. In the middle of an import an exception can leave a lock behind that others then wait for, for ever; so the
+    process ends there at once. What is written is written whole or in steps, so that nothing breaks."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            console.error("Interrupted.")
+            os._exit(INTERRUPTED)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _run(tokens: list[str]) -> int:

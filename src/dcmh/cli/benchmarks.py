@@ -118,7 +118,10 @@ def _place(source: str) -> tuple[str, Path]:
 
     found = named(source)
     if found is None or found[0] not in official.SOURCES:
-        raise ParameterError(f"Only these can be fetched and checked: {', '.join(official.SOURCES)}; not {source!r}.")
+        hint = f" For the pictures of a folder: dcmh data {source} --check" if Path(source).is_dir() else ""
+        raise ParameterError(
+            f"Only these can be fetched and checked: {', '.join(official.SOURCES)}; not {source!r}.{hint}"
+        )
     name, folder = found
     folder = folder or official.home_folder(name)
     if folder.exists() and not folder.is_dir():

@@ -73,7 +73,7 @@ def data(
         return 0
     console.result(console.fields([*_lines(record), *(benchmarks.about_lines(told) if told else [])]))
     skipped = [(row["file"], row["reason"]) for row in [*record["skipped"], *record.get("unreadable", [])]]
-    say_skipped(skipped)
+    say_skipped(skipped, every=check)
     console.say(f"Next: dcmh train {shlex.quote(name)}")
     return 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_lines
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from dcmh.cli import console, measures
@@ -113,7 +113,7 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
         )
     trained, queries = set(record["train"]), set(record["query"])
     if named is None or (trained | queries) <= set(data.ids):
-        split = Split.load(model / folder.SPLIT, data)
+        split = Split.load(model / folder.SPLIT, data, without_gone=True)
         for note in split.notes:
             console.say(note)
         return split, len(split.train)
@@ -127,6 +127,12 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
         f"{named} is not the data the model was trained on: {len(data) - len(fresh):,} of its {len(data):,} items were "
         f"trained on (by id) and are left out; queries are drawn from the others."
     )
+    names = {PurePath(name).name for name in trained if PurePath(name).suffix}
+    if alike := sum(PurePath(data.ids[row]).name in names for row in fresh):
+        console.say(
+            f"{alike:,} of the others have the file name of an item that was trained on. If they are the same pictures under "
+            "other ids, these numbers are too good: give the data it was trained on."
+        )
     return divide(data.take(fresh), None, None, 0), len(trained)
 
 

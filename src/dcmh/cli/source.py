@@ -151,9 +151,9 @@ def as_table(skipped: list[tuple[str, str]]) -> str:
     return "".join("\t".join(row) + "\n" for row in clean)
 
 
-def say_skipped(skipped: list[tuple[str, str]], where: str = "") -> None:
-    """The first few, and how many in all."""
-    for name, reason in skipped[:3]:
+def say_skipped(skipped: list[tuple[str, str]], where: str = "", *, every: bool = False) -> None:
+    """The first few, or every one, and how many in all."""
+    for name, reason in skipped if every else skipped[:3]:
         console.say(f"skipped {name}: {reason}")
     if skipped:
         console.say(f"{len(skipped):,} skipped{where}.")

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from dcmh.cli import console, options, source
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
 from dcmh.cli.train import device_of, divide, settled, source_of
-from dcmh.errors import MissingExtra, ParameterError
+from dcmh.errors import DataError, MissingExtra, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Split
@@ -69,6 +69,10 @@ def tune(
     device = device_of(method.device)
     whole, _ = source_of(data, items, dcmh).labelled()
     out = run.out or Path(f"{whole.name or 'data'}.tune")
+    if out.exists() and not (out / "trials").is_dir() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(
+            f"{out} exists and is no folder of dcmh tune, so nothing is written there. Choose another --out."
+        )
     found = source.readable(whole, model._view("image"), device)
     source.say_skipped(found.skipped)
     split = divide(found.data, items.queries, items.train_size, model.seed)

@@ -77,11 +77,18 @@ def image_files(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
             if name.startswith(".") or not name.lower().endswith(IMAGE_SUFFIXES):
                 continue
             relative = PurePath(place, name).relative_to(folder).as_posix()
-            if mended(relative) == relative:
-                found.append(relative)
-            else:
+            if mended(relative) != relative:
                 skipped.append((mended(relative), "name is not UTF-8"))
+            elif _is_something_else(os.path.join(place, name)):
+                skipped.append((relative, "not a file"))
+            else:
+                found.append(relative)
     return sorted(found), skipped
+
+
+def _is_something_else(path: str) -> bool:
+    """Whether this is there and is no file, such as a pipe, which would keep a reader waiting for ever."""
+    return not os.path.isfile(path) and os.path.exists(path)
 
 
 def _named_table(folder: Path, text: str) -> tuple[Path, tuple[str, str] | None]:
@@ -127,7 +134,7 @@ def _with_text_files(folder: Path, keep_partial: bool) -> Dataset:
     if not with_text and not keep_partial:
         raise DataError(
             f"Found {len(images):,} images but no captions or tags. Put captions.csv (columns: file, text) in "
-            f"{_spelt(folder)}, or use a published model: dcmh index {_spelt(folder)} --model hf:…"
+            f"{_spelt(folder)}; or index them with a model that you have: dcmh index {_spelt(folder)} --model MODEL"
         )
     rows = list(range(len(images))) if keep_partial else with_text
     left_out = f"; {len(images) - len(rows):,} without text left out" if len(rows) < len(images) else ""

@@ -246,6 +246,11 @@ def _table_records(file: Path, lines: Any) -> Iterator[tuple[int, dict[str, Any]
         reader.fieldnames = [field.strip() for field in reader.fieldnames]
     try:
         for record in reader:
+            if any(cell.strip() for cell in record.pop(None, ())):
+                raise DataError(
+                    f"{file.name} line {reader.line_num} has more cells than the header. "
+                    f"Put a text that holds {delimiter!r} in quotes."
+                )
             yield reader.line_num, record
     except csv.Error as error:
         line = reader.reader.line_num  # DictReader's own number is that of the last good line

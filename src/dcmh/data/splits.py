@@ -55,8 +55,11 @@ class Split:
         write_text(path, self.to_text())
 
     @classmethod
-    def load(cls, path: Path | str, data: Dataset) -> Split:
-        """Find the items of a saved split in the data. Items that were not there before join the database."""
+    def load(cls, path: Path | str, data: Dataset, *, without_gone: bool = False) -> Split:
+        """Find the items of a saved split in the data. Items that were not there before join the database.
+
+        Items of the split that are gone are an error, unless `without_gone` leaves them out, which the notes then say.
+        """
         path = Path(path)
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
@@ -71,14 +74,21 @@ class Split:
                 f"{path} has format {version}; this dcmh reads format {FORMAT}. Upgrade: pip install -U dcmh"
             )
         row_of = {name: row for row, name in enumerate(data.ids)}
+        left = [[name for name in part if name in row_of] for part in (query, train)]
         gone = [name for name in [*query, *train] if name not in row_of]
-        if gone:
+        if gone and not (without_gone and all(left)):
             raise DataError(
                 f"{len(set(gone)):,} items of the split {path} are not in the data, the first is {gone[0]!r}. "
                 f"Use the data the split was made of, or make a new split."
             )
-        notes = () if was == data.fingerprint() else (_CHANGED.format(path),)
-        return _split(data, [row_of[name] for name in query], [row_of[name] for name in train], seed, notes)
+        notes: tuple[str, ...] = () if was == data.fingerprint() else (_CHANGED.format(path),)
+        if gone:
+            notes += (
+                f"{len(query) - len(left[0]):,} of its {len(query):,} queries and {len(train) - len(left[1]):,} of its "
+                f"{len(train):,} training items are gone from the data, and left out.",
+            )
+        query_rows, train_rows = ([row_of[name] for name in part] for part in left)
+        return _split(data, query_rows, train_rows, seed, notes)
 
 
 def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Split:

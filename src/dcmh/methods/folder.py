@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,8 @@ def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
+        if (folder / WEIGHTS).is_file() and not os.access(folder / WEIGHTS, os.R_OK):
+            raise ModelError(f"{folder / WEIGHTS} may not be read. Check its rights.") from error
         raise ModelError(
             f"{folder / WEIGHTS} is missing or damaged ({error}). Train again, or copy the folder again."
         ) from error

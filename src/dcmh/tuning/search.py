@@ -100,7 +100,7 @@ class Search:
         """Search until done, or until the next trial would not fit into the budget."""
         self._progress = progress or (lambda seconds, what: None)
         self._measure_pace()
-        if self._cost(STAGES[0]) + self._reserve(2) > self.budget:
+        if self._cost(STAGES[0]) + self._reserve(2) > self._left():
             return self._outcome((), "The budget is too short to compare anything with the defaults, so they stay.")
         first = self._stage_one()
         second = self._stage_two(first)
@@ -189,8 +189,8 @@ class Search:
         around = max(0.0, record["training"] - took) + record["measuring"]
         self._pace = Pace(resting, learning, around)
         least = 5 * self._cost(STAGES[0]) + self._reserve(2)
-        if least > self.budget:
-            self.scale = max(1 / 8, self.budget / least)
+        if least > self._left():
+            self.scale = max(1 / 8, self._left() / least)
 
     def _cost(self, stage: float, changes: Changes = ()) -> float:
         epochs, pace = self.trials.epochs(Trial(changes, stage * self.scale)), self._pace
