@@ -349,9 +349,60 @@ class TestFollowing:
         other.mkdir()
         Image.new("RGB", (9, 9)).save(other / "x.png")
         with SearchIndex.open(own / "photos.dcmh") as index:
+            with pytest.raises(DataError, match=rf"None of the {COUNT} items of .*photos\.dcmh .* is in the data"):
+                index.update(dcmh.load_dataset("toy"))
+            (own / "photos").rename(own / "gone")
+            with index._writer(), index.catalogue.writing():  # of this copy, not of what it was copied from
+                index.catalogue.note("root", str(own / "photos"))
             with pytest.raises(DataError, match=rf"None of the {COUNT} items of .*photos\.dcmh .* is in .*other"):
                 index.update(load(other))
             assert len(index) == COUNT
+            assert index.root == own / "photos"
+
+    @pytest.mark.parametrize("keep_gone", [False, True])
+    def test_a_second_folder_is_refused_while_the_first_is_there(self, own, model, keep_gone):
+        """Though the names are those of items that the index has: 0 new and 38 gone would lose them."""
+        more = write_photos(own / "more", 10)
+        before = contents(own / "photos.dcmh")
+        says = (
+            rf"photos\.dcmh is an index of {own / 'photos'}, and {more} is another folder\. To add photos, put them into "
+            rf"{own / 'photos'} and index that again; .* --out; .* --rebuild\."
+        )
+        with pytest.raises(DataError, match=says):
+            SearchIndex.build(model, load(more), own / "photos.dcmh", keep_gone=keep_gone)
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            with pytest.raises(DataError, match=says):
+                index.update(load(more), keep_gone=keep_gone)
+            assert index.root == own / "photos"
+        assert contents(own / "photos.dcmh") == before
+        with SearchIndex.build(model, load(more), own / "photos.dcmh", rebuild=True) as index:
+            assert (len(index), index.root) == (10, more)
+
+    def test_the_same_folder_by_another_way_and_a_moved_one_are_no_second_folder(self, own):
+        (own / "link").symlink_to(own / "photos")
+        unchanged = f"0 new, 0 changed, 0 gone, {COUNT} unchanged."
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            assert str(index.update(load(own / "link"))) == unchanged
+            (own / "link").unlink()
+            (own / "photos").rename(own / "moved")
+            assert str(index.update(load(own / "moved"))) == unchanged
+            assert index.root == own / "moved"
+
+    def test_an_unfinished_first_run_has_whole_paths(self, own, model, monkeypatch):
+        from dcmh.search import update
+
+        monkeypatch.setattr(update, "COMMIT_SECONDS", 0)
+        monkeypatch.setattr(update, "PICTURES", 8)
+
+        def stop(done, total):
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            SearchIndex.build(model, load(own / "photos"), own / "half.dcmh", progress=stop)
+        with SearchIndex.open(own / "half.dcmh") as index:
+            assert 0 < len(index) < COUNT
+            assert index.root == own / "photos"
+            assert all(hit.path.is_file() for hit in index.search(text="sunny"))
 
     def test_add_and_remove(self, own):
         Image.new("RGB", (30, 20), "red").save(own / "red.png")

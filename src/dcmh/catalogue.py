@@ -52,6 +52,9 @@ MIGRATIONS = [
     """,
 ]
 
+UPDATE = "update"  # noted: whether the last run over the whole data came to its end
+UNFINISHED, FINISHED = "unfinished", "finished"
+
 _COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
 _AT_ONCE = 500  # SQLite takes at least 999 parameters
 
@@ -241,6 +244,10 @@ class Catalogue:
                 break
             found.append(rows[0][0])
         return found[1:]
+
+    def code_counts(self) -> dict[str, int]:
+        """How many items have a code in each modality."""
+        return dict(self._run("SELECT modality, count(*) FROM codes GROUP BY modality"))
 
     def codes_of(self, item: int, modalities: Iterable[str]) -> dict[str, bytes]:
         """An item's packed codes, by modality."""

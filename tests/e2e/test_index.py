@@ -75,6 +75,20 @@ def test_gone_items_are_kept_on_request(cli, indexed, photos):
     assert cli("index", "photos").out == "0 new, 0 changed, 1 gone, 39 unchanged.\n"
 
 
+def test_a_second_folder_is_refused(cli, indexed, tmp_path):
+    write_photos(tmp_path / "more", 5)
+    for options in ((), ("--keep-gone",)):
+        answer = cli("index", "more", "--out", "photos.dcmh", *options)
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.last == (
+            f"photos.dcmh is an index of {tmp_path / 'photos'}, and more is another folder. "
+            f"To add photos, put them into {tmp_path / 'photos'} and index that again; "
+            "for an index of their own choose another --out; to replace the collection add --rebuild."
+        )
+    assert cli("index", "photos").out == "0 new, 0 changed, 0 gone, 40 unchanged.\n"
+    assert cli("index", "more", "--out", "photos.dcmh", "--rebuild").out.startswith("5 new")
+
+
 def test_bad_files_are_skipped_and_listed(cli, photos, toy_model, tmp_path):
     (photos / "000.png").write_bytes(b"")
     (photos / "001.png").write_bytes((photos / "001.png").read_bytes()[:700])
@@ -97,6 +111,24 @@ def test_photos_without_any_text(cli, photos, toy_model):
     assert answer.code == 0
     assert "40 items (40 by image)" in answer.err
     assert cli("search", "photos.dcmh", "sunny", "--paths").out.count("\n") == 10
+
+
+def test_words_that_the_model_calls_otherwise_are_said_to_be_left_out(cli, photos, tmp_path):
+    lines = (photos / "captions.csv").read_text().replace("file,text,labels", "image,title,labels")
+    (tmp_path / "things").mkdir()
+    (tmp_path / "things" / "pairs.csv").write_text(lines)
+    for file in photos.glob("*.png"):
+        shutil.copy(file, tmp_path / "things")
+    assert cli("train", "things", *QUICK, "--modalities", "image,title", "--queries", "8", "--out", "m.model").code == 0
+    answer = cli("index", "photos", "--model", "m.model")
+    assert answer.out.startswith("40 new")
+    said = "photos: text left out, as the model has no such modality: it knows words as title."
+    assert answer.err.splitlines().count(said) == 1
+    (photos / "captions.csv").unlink()
+    assert "left out" not in cli("index", "photos").err
+    (photos / "000.txt").write_text("sunny noon")
+    assert said in cli("index", "photos").err.splitlines()
+    assert "left out" not in cli("index", "things", "--model", "m.model").err
 
 
 def test_built_in_data_has_no_files_and_is_indexed_all_the_same(cli, toy_model):
@@ -194,6 +226,40 @@ def test_info_explains_an_index(cli, indexed):
     assert (page["kind"], page["items"], page["state"]) == ("search index", "40", "ready")
     assert page["codes"] == "image 40, text 40"
     assert json.loads(cli("info", "photos.dcmh", "--json").out)["method"] == "dcmh"
+
+
+def test_info_tells_changes_through_the_service_from_an_unfinished_run(cli, indexed, photos, tmp_path, monkeypatch):
+    from fastapi.testclient import TestClient
+
+    from dcmh.search.update import Update
+    from dcmh.service import Settings, create_app
+
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123")
+    settings = Settings(token_file=str(token), rate=0, access_log=None)
+    with TestClient(create_app(tmp_path / "photos.dcmh", settings), base_url="http://127.0.0.1") as client:
+        gone = client.delete("/api/items/3", headers={"Authorization": f"Bearer {token.read_text()}"})
+        assert gone.status_code == 204
+        record = json.loads(cli("info", "photos.dcmh", "--json").out)
+        assert (record["items"], record["codes"]) == (39, {"image": 39, "text": 39})
+        assert record["state"] == "ready; changed since dcmh index ran, by dcmh serve or a program"
+    assert "state     ready\n" in cli("info", "photos.dcmh").out  # the service writes the codes as it ends
+
+    commit = Update._commit
+
+    def stop(self, *arguments):
+        commit(self, *arguments)
+        raise KeyboardInterrupt
+
+    shutil.copy(photos / "000.png", photos / "new.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(Update, "_commit", stop)
+        assert cli("index", "photos").code == 130
+    for _ in range(2):  # a search that writes the codes does not finish the run
+        assert "state     unfinished: run dcmh index again\n" in cli("info", "photos.dcmh").out
+        assert cli("search", "photos.dcmh", "sunny").code == 0
+    assert cli("index", "photos").code == 0
+    assert "state     ready\n" in cli("info", "photos.dcmh").out
 
 
 def committed(folder):

@@ -6,12 +6,13 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from commands import finish, spawn
 
 from dcmh.cli import main
-from toy_photos import write_photos
+from toy_photos import write_pairs, write_photos
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,26 @@ def test_json_has_the_agreed_shape(ask):
     assert {"text", "used", "ignored"} <= set(record["query"])
     assert {"id", "distance", "bits", "precision", "text", "path"} <= set(record["hits"][0])
     assert len(record["hits"]) == 2
+
+
+def test_what_has_no_file_has_no_path(cli, toy_model, tmp_path):
+    write_pairs(tmp_path / "photos", 12, without_picture=(3, 7))
+    assert cli("index", "photos", "--model", toy_model).code == 0
+    answer = cli("search", "photos.dcmh", "sunny noon", "--paths", "-k", "12")
+    paths = answer.out.splitlines()
+    assert len(paths) == 10
+    assert all(Path(path).is_file() for path in paths)
+    assert answer.last == "Left out, as they have no picture file: 2 of 12 hits."
+
+
+def test_a_folder_of_codes_is_no_index(cli, toy_model, tmp_path):
+    assert cli("encode", "toy", "--model", toy_model, "--modality", "image", "--out", "toy.codes").code == 0
+    answer = cli("search", "toy.codes", "sunny")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        "toy.codes is not a dcmh index (no index.json). It is a folder of codes that dcmh encode wrote: make an index "
+        "of the data, dcmh index DATA --model MODEL\n"
+    )
 
 
 def test_paths_for_other_programs(ask, place):

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from dcmh.cli import main
+from dcmh.search import SearchIndex
 
 
 @pytest.fixture
@@ -36,6 +37,11 @@ def test_index_search_info(cli, engine, address, models, photos, folder_index):
     record = json.loads(out)
     assert (record["path"], record["kind"], record["items"], record["state"]) == (shown, "search index", 40, "ready")
     assert record["codes"] == {"image": 38, "text": 40}
+    with SearchIndex.open(address) as index:
+        index.remove([1])
+    record = json.loads(cli("info", address, "--json")[1])
+    assert (record["items"], record["codes"]) == (39, {"image": 37, "text": 39})
+    assert record["state"] == "ready; changed since dcmh index ran, by dcmh serve or a program"
     code, _, err = cli("index", photos, "--model", models[1], "--out", address)
     assert code == 1
     assert f"{shown} was built with model" in err
@@ -62,7 +68,6 @@ def test_approximate_searches_say_what_they_miss(cli, engine, address, models, p
 def test_a_service_over_a_server(engine, address, models, photos, folder_index, tmp_path):
     from fastapi.testclient import TestClient
 
-    from dcmh.search import SearchIndex
     from dcmh.service import create_app
 
     SearchIndex.build(models[0], load_photos(photos), address).close()

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import dcmh
-from dcmh.errors import BusyError, ModelError, ModelMismatch
+from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch
 from dcmh.search import SearchIndex
 from toy_photos import load, write_pairs
 
@@ -95,6 +95,18 @@ def test_changes_are_followed_as_in_a_folder(address, models, tmp_path):
         index.close()
 
 
+def test_a_second_folder_is_refused(address, models, photos, tmp_path):
+    more = write_pairs(tmp_path / "more", 5)
+    with SearchIndex.build(models[0], load(photos), address) as index:
+        with pytest.raises(DataError, match=rf"is an index of {photos}, and {more} is another folder\. .* --rebuild"):
+            index.update(load(more), keep_gone=True)
+        assert (len(index), index.root) == (40, photos)
+    SearchIndex.build(models[0], load(more), address, rebuild=True).close()
+    more.rename(tmp_path / "moved")
+    with SearchIndex.build(models[0], load(tmp_path / "moved"), address) as index:
+        assert (index.changes.unchanged, index.root) == (5, tmp_path / "moved")
+
+
 def test_another_model_is_refused(address, models, photos, monkeypatch, tmp_path):
     SearchIndex.build(models[0], load(photos), address, codes="joint").close()
     with pytest.raises(ModelMismatch, match="was built with model"):
@@ -154,6 +166,8 @@ def test_a_writer_that_dies_leaves_nothing_half_done(address, models, photos, fo
         patch.setattr(kind, "_note", die)
         with pytest.raises(Killed):
             SearchIndex.build(models[0], load(photos), address)
+    with SearchIndex.open(address) as begun:
+        assert begun.root == photos
     with SearchIndex.build(models[0], load(photos), address) as index:
         assert index.changes.new == 40
         assert contents(index) == contents(folder_index)

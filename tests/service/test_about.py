@@ -13,6 +13,7 @@ from served import COUNT, problem
 from starlette.testclient import TestClient
 
 import dcmh
+from dcmh.search.finding import FEWEST
 from dcmh.service import Settings, answers, create_app, static
 
 
@@ -53,8 +54,19 @@ class TestInfo:
         for radius, row in enumerate(measured["by_radius"]):
             within = report["by_distance"][: radius + 1]
             points, relevant = (sum(one[key] for one in within) for key in ("points", "relevant"))
-            assert row["precision"] == (round(relevant / points, 4) if points else None)
+            assert row["precision"] == (round(relevant / points, 4) if points >= FEWEST else None)
         assert measured["by_radius"][-1]["recall"] == 1
+
+    def test_a_radius_with_too_few_pairs_has_no_precision(self, own, serve):
+        """As hits have none at such a distance: 19 pairs tell nothing, 20 do."""
+        path = own / "photos.dcmh" / "model" / "report.json"
+        report = json.loads(path.read_text())
+        rows = report["text_to_image"]["by_distance"]
+        for row, points in zip(rows, [0, FEWEST - 1, 1], strict=False):
+            row.update(points=points, relevant=0)
+        path.write_text(json.dumps(report))
+        measured = next(one for one in serve().get("/api/info").json()["measured"] if one["from"] == "text")
+        assert [row["precision"] for row in measured["by_radius"][:3]] == [None, None, 0.0]
 
     def test_a_model_without_report_has_no_measures(self, own, serve):
         (own / "photos.dcmh" / "model" / "report.json").unlink()

@@ -15,7 +15,7 @@ from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
 from dcmh.engines.address import Address, is_address, parse
-from dcmh.errors import ModelError, ParameterError
+from dcmh.errors import DCMHError, ModelError, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset
@@ -76,6 +76,7 @@ def index(
     model = model or _model(place, None, rebuild=rebuild) or _needed(place)
     for note in items.notes:
         console.say(f"{items.name}: {note}")
+    _say_unread(items, data, text, model)
     began = time.monotonic()
     choices = {"rebuild": rebuild, "keep_gone": not prune, "codes": codes, "device": device}
     found = _build(items, model, place, choices)
@@ -110,6 +111,32 @@ def _asked(model: Path) -> str | None:
     if kinds == {"image": "image", "text": "text"}:
         return None
     return ",".join(f"{name}:{kind}?" for name, kind in kinds.items())
+
+
+def _say_unread(items: Dataset, data: str, text: str | None, model: Path) -> None:
+    """Say which words of the data are left out, as the model knows words by other names only."""
+    from dcmh.methods import folder
+
+    kinds = {name: view["kind"] for name, view in folder.read_record(model)["modalities"].items()}
+    known = [name for name, kind in kinds.items() if kind == "text"]
+    if not known or "text" in known or any(name in items.columns for name in known):
+        return
+    unread = [name for name in _texts(items, data, text) if name not in kinds]
+    if unread:
+        named, has = ", ".join(unread), "modality" if len(unread) == 1 else "modalities"
+        console.say(
+            f"{items.name}: {named} left out, as the model has no such {has}: it knows words as {', '.join(known)}."
+        )
+
+
+def _texts(items: Dataset, data: str, text: str | None) -> list[str]:
+    """The modalities in which the data has words; it was perhaps asked for other columns only."""
+    if not any(column.kind == "text" for column in items.columns.values()):
+        try:
+            items = Source(data, text, keep_partial=True).load()
+        except DCMHError:
+            return []
+    return [name for name, column in items.columns.items() if column.kind == "text" and column.observed.any()]
 
 
 def _target(data: str, out: str | None) -> Place | None:

@@ -109,21 +109,22 @@ def _index(header: Path) -> dict[str, Any]:
 
 
 def _search_index(place: Path) -> dict[str, Any]:
-    from dcmh.catalogue import Catalogue
+    from dcmh.catalogue import UPDATE, Catalogue
     from dcmh.search import place as layout
 
     header = layout.read_header(place)
     catalogue = Catalogue(place / layout.CATALOGUE)
     listed = place / layout.SKIPPED
     files = [file for file in place.rglob("*") if file.is_file()]
+    current = header["generation"] == catalogue.generation
     found = {
         "items": len(catalogue),
-        "codes": header["codes"],
+        "codes": header["codes"] if current else catalogue.code_counts(),
         "bits": header["bits"],
         "method": header.get("method"),
         "model": header["fingerprint"],
         "data": catalogue.about("root"),
-        "state": "ready" if header["generation"] == catalogue.generation else "unfinished: run dcmh index again",
+        "state": _state(catalogue.about(UPDATE), current=current),
         "skipped": len(listed.read_text(encoding="utf-8").splitlines()) - 1 if listed.is_file() else 0,
         "bytes": sum(file.stat().st_size for file in files),
         "format": header["format"],
@@ -137,24 +138,35 @@ def _collection(address: str) -> dict[str, Any]:
     from contextlib import closing
 
     from dcmh import remote
+    from dcmh.catalogue import UPDATE
 
     with closing(remote.connect(parse(address))) as catalogue:
         about = catalogue.open()
         sizes = json_lines.loads(about.get("sizes", "{}"))
-        ready = sizes.get("generation") == int(about["generation"])
+        current = sizes.get("generation") == int(about["generation"])
+        counted = {} if current else {name: len(catalogue.index(name)) for name in catalogue.modalities()}
         return {
             "items": len(catalogue),
-            "codes": sizes.get("codes", {}),
+            "codes": sizes["codes"] if current else counted,
             "bits": int(about["bits"]),
             "method": about["method"],
             "model": about["fingerprint"],
             "data": about.get("root"),
-            "state": "ready" if ready else "unfinished: run dcmh index again",
+            "state": _state(about.get(UPDATE), current=current),
             "recall": {key.removeprefix("recall "): float(value) for key, value in about.items() if "recall " in key},
             "skipped": len(catalogue.skipped()),
             "format": int(about["format"]),
             "versions": {"dcmh": about["version"]},
         }
+
+
+def _state(update: str | None, *, current: bool) -> str:
+    """Whether dcmh index came to its end, and whether somebody else has changed the index since."""
+    from dcmh.catalogue import FINISHED, UNFINISHED
+
+    if update == UNFINISHED or (update != FINISHED and not current):  # nothing is noted in an older index
+        return "unfinished: run dcmh index again"
+    return "ready" if current else "ready; changed since dcmh index ran, by dcmh serve or a program"
 
 
 def _codes(place: Path) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def search(
     model
         The model of a collection on a server, which this machine has not seen before. A folder has its own.
     paths
-        Print only the paths of the hits, one a line.
+        Print only the paths of the hits, one a line; items without a picture file have none.
     json
         Print the result as JSON.
     """
@@ -138,8 +138,11 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
         console.say(_why_empty(index, hits))
         return
     if paths:
-        for hit in hits:
-            console.result(hit.name if hit.path is None else str(hit.path))
+        files = [str(hit.path) for hit in hits if hit.path is not None]
+        for file in files:
+            console.result(file)
+        if lacking := len(hits) - len(files):
+            console.say(f"Left out, as they have no picture file: {lacking:,} of {len(hits):,} hits.")
         return
     width = len(str(hits.hits[-1].distance))
     precision = ["not measured" if hit.precision is None else f"{hit.precision:.2f}" for hit in hits]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import __version__
-from dcmh.catalogue import Catalogue, Item, Skipped
+from dcmh.catalogue import UNFINISHED, UPDATE, Catalogue, Item, Skipped
 from dcmh.codes import bytes_of
 from dcmh.data.dataset import JOINT
 from dcmh.engines.address import Address
@@ -97,6 +97,7 @@ class RemoteCatalogue(ABC):
                 )
         else:
             said = {"format": str(FORMAT), "version": __version__, "generation": "0", "next_id": "1"}
+            said[UPDATE] = UNFINISHED
             said |= {"codes": codes or "each", "method": str(record["method"]), "made": secrets.token_hex(8)}
             said |= {"fingerprint": str(record["fingerprint"]), "bits": str(record["bits"])}
             modalities = (JOINT,) if codes == JOINT else tuple(record["modalities"])

@@ -71,12 +71,18 @@ def bring(
     keep_gone: bool,
     progress: Progress | None,
 ) -> Changes:
-    """Bring the catalogue of a folder up to date with the data. Needs `place.writer`."""
+    """Bring the catalogue of a folder up to date with the data. Needs `place.writer`.
+
+    Where the data lies is noted before the first item, so that what an interrupted run leaves has whole paths.
+    """
     from dcmh.search.compare import data_root
     from dcmh.search.update import Update
 
     root = data_root(data)
-    changes = Update(catalogue, encoders, data, root=root, keep=keep_gone, progress=progress).run()
+    place.check_root(catalogue.place, place.noted_roots(folder, catalogue), root)
+    update = Update(catalogue, encoders, data, root=root, keep=keep_gone, progress=progress)
+    update.check()
     place.remember_root(folder, catalogue, root)
+    changes = update.run()
     place.write_skipped(folder, changes.skipped)
     return changes

@@ -211,10 +211,10 @@ class Comparison:
         if self.found or not self.gone:
             return
         was, folder = self.catalogue.about("root"), self.catalogue.place
-        if was is None or self.root is None or was == os.path.abspath(self.root):
+        if was is None or (self.root is not None and was == os.path.abspath(self.root)):
             return
         count = sum(len(items) for items in self.gone.values())
         raise DataError(
-            f"None of the {count:,} items of {folder} (made from {was}) is in {self.root}. "
+            f"None of the {count:,} items of {folder} (made from {was}) is in {self.root or 'the data'}. "
             "Choose another --out, keep the older items with --keep-gone, or start anew with --rebuild."
         )

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.catalogue import Catalogue, Item
-from dcmh.errors import BusyError, ModelError, ModelMismatch, ParameterError
+from dcmh.catalogue import UNFINISHED, UPDATE, Catalogue, Item
+from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch, ParameterError
 from dcmh.files import whole_folder, write_text
 from dcmh.methods import folder as model_folder
 
@@ -137,6 +137,7 @@ def begin(
     record = model_folder.read_record(folder / MODEL)
     model_folder.read_weights(folder / MODEL)  # whole, and what its fingerprint says
     about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"]), "codes": codes or "each"}
+    about[UPDATE] = UNFINISHED
     catalogue = Catalogue.create(folder / CATALOGUE, about)
     write_header(
         folder, bits=record["bits"], fingerprint=record["fingerprint"], generation=-1, codes={}, items=0, root=None
@@ -175,14 +176,35 @@ def remember_root(folder: Path, catalogue: Catalogue, root: Path | None) -> None
                 catalogue.note(key, value)
 
 
-def known_root(folder: Path, catalogue: Catalogue) -> Path | None:
-    """Where the data lies: beside the index as it was, or where it was."""
+def noted_roots(folder: Path, catalogue: Catalogue) -> list[Path]:
+    """Where the data may lie: beside the index as it was, then where it was."""
     beside, absolute = catalogue.about("root_beside"), catalogue.about("root")
-    if beside is not None:
-        candidate = Path(os.path.normpath(folder.absolute() / beside))
-        if candidate.is_dir():
-            return candidate
-    return None if absolute is None else Path(absolute)
+    there = [] if beside is None else [Path(os.path.normpath(folder.absolute() / beside))]
+    return there if absolute is None else [*there, Path(absolute)]
+
+
+def known_root(folder: Path, catalogue: Catalogue) -> Path | None:
+    """Where the data lies: the first noted place that is there, or else where it was."""
+    noted = noted_roots(folder, catalogue)
+    return next((root for root in noted if root.is_dir()), noted[-1] if noted else None)
+
+
+def check_root(named: str, noted: Sequence[Path], root: Path | None) -> None:
+    """Refuse another folder than an index is of, as long as that one is there; where it is gone, it may have moved."""
+    there = [was for was in noted if was.is_dir()]
+    if root is None or not there or any(_same(was, root) for was in there):
+        return
+    raise DataError(
+        f"{named} is an index of {there[0]}, and {root} is another folder. To add photos, put them into {there[0]} and "
+        "index that again; for an index of their own choose another --out; to replace the collection add --rebuild."
+    )
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def path_of(folder: Path, item: Item, root: Path | None) -> Path | None:
@@ -251,4 +273,7 @@ def _no_index(folder: Path) -> str:
     said = f"{folder} is not a dcmh index (no {HEADER})."
     if model_folder.is_model(folder):
         return f"{said} It is a model: make an index with it, dcmh index DATA --model {folder}"
+    if (folder / "codes.json").is_file():
+        codes = "It is a folder of codes that dcmh encode wrote"
+        return f"{said} {codes}: make an index of the data, dcmh index DATA --model MODEL"
     return f"{said} Make one: dcmh index {folder} --model MODEL"

@@ -22,6 +22,7 @@ from dcmh.methods import folder as model_folder
 from dcmh.remote import models
 from dcmh.remote.catalogue import RemoteCatalogue, check_model
 from dcmh.search import finding
+from dcmh.search import place as layout
 from dcmh.search.building import Choices, Progress, check_data
 from dcmh.search.encoders import Encoders
 from dcmh.search.index import SearchIndex
@@ -201,14 +202,17 @@ class RemoteSearchIndex(SearchIndex):
         from dcmh.search.compare import data_root
         from dcmh.search.update import Update
 
-        root = data_root(data)
+        root, was = data_root(data), self.catalogue.about("root")
+        layout.check_root(self.place, [] if was is None else [Path(was)], root)
         before = self.catalogue.generation
-        changes = Update(self.catalogue, self.encoders, data, root=root, keep=keep_gone, progress=progress).run()
+        unfinished = json.loads(self.catalogue.about("sizes") or "{}").get("generation") != before
+        update = Update(self.catalogue, self.encoders, data, root=root, keep=keep_gone, progress=progress)
+        update.check()
         where = None if root is None else str(Path(root).absolute())
-        unfinished = json.loads(self.catalogue.about("sizes") or "{}").get("generation") != self.catalogue.generation
-        if where is not None and where != self.catalogue.about("root"):
+        if where is not None and where != was:
             with self.catalogue.writing():
                 self.catalogue.note("root", where)
+        changes = update.run()
         if unfinished or self.catalogue.generation != before or self._lacks_recall():
             self._settle()
         return changes

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import codes
-from dcmh.catalogue import Item, Skipped
+from dcmh.catalogue import FINISHED, UNFINISHED, UPDATE, Item, Skipped
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
@@ -72,18 +72,24 @@ class Update:
         self._seen: dict[bytes, Content] = {}
         self._lapsed: set[str] = set()  # entries of the table `skipped` that no longer hold
 
-    def run(self) -> Changes:
+    def check(self) -> None:
+        """Refuse data that looks like a mistake, before anything is written."""
         if not self.keep:
             self.compared.refuse_other_data()
+
+    def run(self) -> Changes:
         self._work(self.compared.entries)
         gone = [item.id for items in self.compared.gone.values() for item in items]
         self.changes.gone += len(gone)
         names = set(self.data.ids)
         lapsed = self._lapsed | {name for name in self.compared.failed if name not in names and not self.partial}
-        if (gone and not self.keep) or lapsed:
+        ending = not self.partial and self.catalogue.about(UPDATE) != FINISHED
+        if (gone and not self.keep) or lapsed or ending:
             with self.catalogue.writing():
                 self.catalogue.remove([] if self.keep else gone)
                 self.catalogue.unskip(lapsed)
+                if ending:
+                    self.catalogue.note(UPDATE, FINISHED)
         self.changes.skipped.sort()
         return self.changes
 
@@ -254,6 +260,8 @@ class Update:
             return
         text_codes = self._text_codes(entries)
         with self.catalogue.writing():
+            if not self.partial:
+                self.catalogue.note(UPDATE, UNFINISHED)
             for entry, text_code in zip(entries, text_codes, strict=True):
                 self._write(entry, text_code)
 

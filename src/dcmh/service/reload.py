@@ -13,6 +13,7 @@ from typing import Any
 from dcmh.errors import DCMHError
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
+from dcmh.search.finding import FEWEST
 from dcmh.service import log
 from dcmh.service.words import Vocabulary
 
@@ -105,7 +106,7 @@ class Served:
 
 
 def _measured(path: Path) -> list[dict[str, Any]]:
-    """For each direction of the model's report: precision and recall within each radius."""
+    """For each direction of the model's report: precision and recall within each radius; None for too few pairs."""
     if not path.is_file():
         return []
     report = json.loads(path.read_text(encoding="utf-8"))
@@ -120,7 +121,7 @@ def _direction(name: str, record: dict[str, Any]) -> dict[str, Any]:
     for row in record["by_distance"]:
         points += row["points"]
         relevant += row["relevant"]
-        precision = round(relevant / points, 4) if points else None
+        precision = round(relevant / points, 4) if points >= FEWEST else None
         by_radius.append(
             {"radius": row["distance"], "precision": precision, "recall": round(relevant / total, 6) if total else None}
         )
