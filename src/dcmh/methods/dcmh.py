@@ -157,7 +157,8 @@ class DCMH(Hasher):
     def identity(self, train: Dataset) -> str:
         """Which run this is: version, data and settings. An unfinished run goes on only as itself."""
         said = {name: str(value) for name, value in self.parameters.items() if name != "device"}
-        said["pairs"] = similarities.fingerprint(self.similarity)
+        if listed := similarities.fingerprint(self.similarity):
+            said["pairs"] = listed
         return json.dumps([__version__, train.fingerprint(), said], sort_keys=True)
 
     @property
