@@ -129,7 +129,7 @@ def main() -> None:
                 "",
             )
         )
-        torch = "from dcmh.features import decoded_batches"
+        torch = "from dcmh.decoding import decoded_batches"
         walk = """
 data = dcmh.load_dataset(sys.argv[1])
 order = np.random.default_rng(0).permutation(len(data)).tolist()

@@ -35,12 +35,12 @@ from PIL import Image
 
 import dcmh
 from dcmh import codes, features, images, metrics
+from dcmh.decoding import BATCH, SIZE, decoded_batches
 from dcmh.methods import load
 from dcmh.networks import efficientnet
 from dcmh.search import SearchIndex
 
 CPU = torch.device("cpu")
-BATCH = features.BATCH
 PLAIN, BEFORE, OURS = "eager float32, batches of 32", "folded float32, channels last, batches of 32", "dcmh, float32"
 LATER = 2  # blocks that stay float32 in the mixed way
 Pixels = NDArray[np.uint8]
@@ -164,7 +164,7 @@ def by_turns(ways: dict[str, Way], column: Any) -> tuple[dict[str, Any], dict[st
     """Seconds and seconds of CPU for each batch and way, and the features."""
     found: dict[str, Any] = {name: {"wall": [], "cpu": []} for name in ways}
     values: dict[str, list[NDArray[np.float32]]] = {name: [] for name in ways}
-    for rows, pixels in features.decoded_batches(column, range(len(column))):
+    for rows, pixels in decoded_batches(column, range(len(column))):
         for name, way in ways.items():
             if rows[0] == 0:
                 way(pixels)  # warm
@@ -202,7 +202,7 @@ def decode(executor: Executor, sources: list[bytes]) -> float:
 
 
 def _decoded(source: bytes) -> Pixels:
-    return images.decode(source, features.SIZE)
+    return images.decode(source, SIZE)
 
 
 def _file(data: dcmh.Dataset, row: int) -> bytes:

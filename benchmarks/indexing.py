@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 import dcmh
-from dcmh import features, images
+from dcmh import decoding, features, images
 from dcmh.catalogue import Catalogue, Item
 from dcmh.search import SearchIndex, place
 from dcmh.search.compare import Comparison
@@ -55,10 +55,10 @@ def index_against_network(data: dcmh.Dataset, model: Path, folder: Path, rounds:
     found: dict[str, list[float]] = {"network": [], "indexing": []}
     for part in parts:
         rows = part[32:] if part[0] == 0 else part
-        pixels = np.stack([images.decode(data.image.source(int(row)), features.SIZE) for row in rows])
+        pixels = np.stack([images.decode(data.image.source(int(row)), decoding.SIZE) for row in rows])
         began = time.perf_counter()
-        for start in range(0, len(pixels), features.BATCH):
-            features.run(network, pixels[start : start + features.BATCH], target)
+        for start in range(0, len(pixels), decoding.BATCH):
+            features.run(network, pixels[start : start + decoding.BATCH], target)
         found["network"].append(len(rows) / (time.perf_counter() - began))
         began = time.perf_counter()
         assert first.update(data.take(rows), keep_gone=True).new == len(rows)

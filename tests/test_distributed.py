@@ -23,7 +23,7 @@ class Small(nn.Module):
         self.conv = nn.Conv2d(3, 6, 9, stride=8)
         self.full = nn.Linear(6, 10)
     def forward(self, pixels):
-        return torch.relu(self.full(torch.relu(self.conv(pixels / 128 - 1)).mean((2, 3))))
+        return torch.relu(self.full(torch.relu(self.conv(pixels.to(self.full.weight.dtype) / 128 - 1)).mean((2, 3))))
 
 def backbone(name, weights=None):
     torch.manual_seed(5)

@@ -65,16 +65,6 @@ def test_a_damaged_cache_says_to_delete_it(pictures, home):
         store.path.write_bytes(kept)
 
 
-def test_batches_are_in_order_and_bad_ones_left_out(tmp_path, pictures):
-    (tmp_path / "bad.jpg").write_text("no picture")
-    column = Images([*pictures.values, tmp_path / "bad.jpg"])
-    bad = []
-    parts = list(features.decoded_batches(column, range(7), batch=3, size=32, on_error=lambda row, _: bad.append(row)))
-    assert [row for rows, _ in parts for row in rows] == [0, 1, 2, 3, 4, 5]
-    assert [len(pixels) for _, pixels in parts] == [3, 3, 0]
-    assert bad == [6]
-
-
 def test_a_cache_that_cannot_be_written_is_said(pictures, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("DCMH_HOME", str(tmp_path / "file"))

@@ -25,7 +25,7 @@ class Small(nn.Module):
         self.full = nn.Linear(6, 10)
 
     def forward(self, pixels):
-        return torch.relu(self.full(torch.relu(self.conv(pixels / 128 - 1)).mean((2, 3))))
+        return torch.relu(self.full(torch.relu(self.conv(pixels.to(self.full.weight.dtype) / 128 - 1)).mean((2, 3))))
 
 
 def small(name, weights=None):
@@ -122,7 +122,7 @@ def test_rows_without_a_picture_have_no_features(monkeypatch):
     torch.manual_seed(0)
     column = Images([None if row < 4 else data["image"].source(row) for row in range(len(data))])
     network = PixelNetwork(Small(), nn.Linear(10, 16))
-    features = Pixels(column, torch.device("cpu")).features(network, torch.float32)
+    features = Pixels(column, torch.device("cpu")).features(network)
     assert (features[:4] == 0).all()
     assert (features[4:] != 0).any(dim=1).all()
     tuned(epochs=3).fit(Dataset({"image": column, "text": data["text"]}, labels=data.labels))

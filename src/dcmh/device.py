@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import torch
 
 from dcmh.errors import DeviceError
 
+TRITON = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs, and for some systems, comes without it
 PRECISIONS = ("auto", "bfloat16", "tf32", "float32", "float64")
 
 

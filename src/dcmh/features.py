@@ -20,16 +20,13 @@ from torch import Tensor, nn
 from dcmh import device as devices
 from dcmh import images, networks
 from dcmh.data.columns import Images
+from dcmh.decoding import BATCH, OnError, decoded_batches, unreadable
 from dcmh.errors import DataError, ImageError, ParameterError
 from dcmh.home import home
 from dcmh.networks import efficientnet
 from dcmh.networks.hashing import PixelNetwork
 
-SIZE = 224  # pixels, square: what both image networks take
-BATCH = 32
-
 Progress = Callable[[int, int], None]  # pictures done, pictures in all
-OnError = Callable[[int, str], None]  # row, reason
 
 
 class Store(Protocol):
@@ -176,42 +173,6 @@ def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor
     return batch.to(torch.float32, memory_format=torch.channels_last)
 
 
-def decoded_batches(
-    column: Images, rows: Sequence[int], *, batch: int = BATCH, size: int = SIZE, on_error: OnError | None = None
-) -> Iterator[tuple[list[int], NDArray[np.uint8]]]:
-    """Rows and their pixels (n, size, size, 3) in batches, decoded in threads ahead of the network that eats them."""
-    workers = min(8, os.cpu_count() or 1)
-    parts = [list(rows[start : start + batch]) for start in range(0, len(rows), batch)]
-    with ThreadPoolExecutor(workers) as pool:
-        ahead = [[pool.submit(_decode, column, row, size) for row in part] for part in parts[:2]]
-        for i, part in enumerate(parts):
-            futures = ahead.pop(0)
-            if i + 2 < len(parts):
-                ahead.append([pool.submit(_decode, column, row, size) for row in parts[i + 2]])
-            good, pixels = [], []
-            for row, future in zip(part, futures, strict=True):
-                try:
-                    pixels.append(future.result())
-                    good.append(row)
-                except ImageError as error:
-                    if on_error is None:
-                        raise _unreadable(column, row, error) from error
-                    on_error(row, str(error))
-            yield good, np.stack(pixels) if pixels else np.zeros((0, size, size, 3), np.uint8)
-
-
-def _decode(column: Images, row: int, size: int) -> NDArray[np.uint8]:
-    source = column.source(row)
-    if source is None:
-        raise ImageError("there is no picture")
-    return images.decode(source, size)
-
-
-def _unreadable(column: Images, row: int, error: ImageError) -> DataError:
-    path = column.path(row)
-    return DataError(f"Cannot read {path or f'picture {row}'}: {error}. Remove it from the data, or repair the file.")
-
-
 def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | None]:
     def one(row: int) -> bytes | None:
         try:
@@ -219,7 +180,7 @@ def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | No
             return None if source is None else images.content_hash(source)
         except ImageError as error:
             if on_error is None:
-                raise _unreadable(column, row, error) from error
+                raise unreadable(column, row, error) from error
             on_error(row, str(error))
             return None
 

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from dcmh import device as devices
 from dcmh import objective
 
 BLOCK = 1 << 20  # elements of batch x points at a time
+MOST_BITS = 256  # that the GPU's kernel takes
 
 
 class Similarity(Protocol):
@@ -150,11 +152,8 @@ def _blockwise(
 
 def _fits_the_kernel(outputs: Tensor) -> bool:
     """Whether the GPU's kernel can do the work."""
-    if not outputs.is_cuda or outputs.dtype != torch.float32:
-        return False
-    from dcmh import likelihood_kernel
-
-    return likelihood_kernel.AVAILABLE and outputs.shape[1] <= likelihood_kernel.MOST_BITS
+    small = outputs.shape[1] <= MOST_BITS
+    return devices.TRITON and outputs.is_cuda and outputs.dtype == torch.float32 and small
 
 
 def _words(labels: Tensor) -> Tensor:

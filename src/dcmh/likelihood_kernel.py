@@ -8,17 +8,10 @@ which of them finishes first.
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-
-    AVAILABLE = True
-except ImportError:  # PyTorch for CPUs, and for some systems, comes without it
-    AVAILABLE = False
-
-MOST_BITS = 256
 PROGRAMS = 132  # one for each multiprocessor of a large GPU
 
 
@@ -70,56 +63,54 @@ def likelihood_and_gradient(
     return sums.sum(), gradients.sum(0)
 
 
-if AVAILABLE:
-
-    @triton.jit
-    def _kernel(
-        outputs,
-        others,
-        batch_words,
-        words,
-        sums,
-        gradients,
-        there,
-        rows,
-        points,
-        scale,
-        shift,
-        low,
-        span,
-        BITS: tl.constexpr,
-        PADDED: tl.constexpr,
-        WORDS: tl.constexpr,
-        TILE: tl.constexpr,
-        BLOCK: tl.constexpr,
-        SOME: tl.constexpr,
-        PRECISION: tl.constexpr,
-    ):
-        program = tl.program_id(0)
-        row = tl.program_id(1) * TILE + tl.arange(0, TILE)
-        bit = tl.arange(0, PADDED)
-        here = (row < rows)[:, None] & (bit < BITS)[None, :]
-        F = tl.load(outputs + row[:, None] * BITS + bit[None, :], mask=here, other=0.0)
-        gradient = tl.zeros((TILE, PADDED), tl.float32)
-        total = tl.zeros((TILE,), tl.float32)
-        for start in range(program * BLOCK, points, tl.num_programs(0) * BLOCK):
-            point = start + tl.arange(0, BLOCK)
-            inside = point < points
-            place = point.to(tl.int64)[:, None] * BITS + bit[None, :]
-            G = tl.load(others + place, mask=inside[:, None] & (bit < BITS)[None, :], other=0.0)
-            Theta = tl.dot(F, tl.trans(G), input_precision=PRECISION) * scale + shift
-            shared = tl.zeros((TILE, BLOCK), tl.int32)
-            for word in tl.static_range(WORDS):
-                mine = tl.load(batch_words + row * WORDS + word, mask=row < rows, other=0)
-                theirs = tl.load(words + point.to(tl.int64) * WORDS + word, mask=inside, other=0)
-                shared |= mine[:, None] & theirs[None, :]
-            if SOME:
-                inside = inside & (tl.load(there + point, mask=inside, other=0) != 0)
-            S = tl.where(shared != 0, low + span, low)
-            softplus = tl.maximum(Theta, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(Theta)))
-            total += tl.sum(tl.where(inside[None, :], softplus - S * Theta, 0.0), 1)
-            error = tl.where(inside[None, :], 1.0 / (1.0 + tl.exp(-Theta)) - S, 0.0)
-            gradient += tl.dot(error, G, input_precision=PRECISION)
-        tl.store(sums + program * rows + row, total, mask=row < rows)
-        place = (program * rows + row)[:, None] * BITS + bit[None, :]
-        tl.store(gradients + place, gradient * scale, mask=here)
+@triton.jit
+def _kernel(
+    outputs,
+    others,
+    batch_words,
+    words,
+    sums,
+    gradients,
+    there,
+    rows,
+    points,
+    scale,
+    shift,
+    low,
+    span,
+    BITS: tl.constexpr,
+    PADDED: tl.constexpr,
+    WORDS: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SOME: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    program = tl.program_id(0)
+    row = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    bit = tl.arange(0, PADDED)
+    here = (row < rows)[:, None] & (bit < BITS)[None, :]
+    F = tl.load(outputs + row[:, None] * BITS + bit[None, :], mask=here, other=0.0)
+    gradient = tl.zeros((TILE, PADDED), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    for start in range(program * BLOCK, points, tl.num_programs(0) * BLOCK):
+        point = start + tl.arange(0, BLOCK)
+        inside = point < points
+        place = point.to(tl.int64)[:, None] * BITS + bit[None, :]
+        G = tl.load(others + place, mask=inside[:, None] & (bit < BITS)[None, :], other=0.0)
+        Theta = tl.dot(F, tl.trans(G), input_precision=PRECISION) * scale + shift
+        shared = tl.zeros((TILE, BLOCK), tl.int32)
+        for word in tl.static_range(WORDS):
+            mine = tl.load(batch_words + row * WORDS + word, mask=row < rows, other=0)
+            theirs = tl.load(words + point.to(tl.int64) * WORDS + word, mask=inside, other=0)
+            shared |= mine[:, None] & theirs[None, :]
+        if SOME:
+            inside = inside & (tl.load(there + point, mask=inside, other=0) != 0)
+        S = tl.where(shared != 0, low + span, low)
+        softplus = tl.maximum(Theta, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(Theta)))
+        total += tl.sum(tl.where(inside[None, :], softplus - S * Theta, 0.0), 1)
+        error = tl.where(inside[None, :], 1.0 / (1.0 + tl.exp(-Theta)) - S, 0.0)
+        gradient += tl.dot(error, G, input_precision=PRECISION)
+    tl.store(sums + program * rows + row, total, mask=row < rows)
+    place = (program * rows + row)[:, None] * BITS + bit[None, :]
+    tl.store(gradients + place, gradient * scale, mask=here)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from dcmh.data.columns import Images
-from dcmh.features import SIZE, decoded_batches, run, takes_encoder, to_batch
+from dcmh.decoding import SIZE, decoded_batches
+from dcmh.features import run, takes_encoder
 from dcmh.networks.efficientnet import Encoder
 from dcmh.networks.hashing import PixelNetwork
 
@@ -46,11 +47,11 @@ class Pixels:
         return len(self.column)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Pixels (n, 3, 224, 224), 0..255, of some rows."""
-        return to_batch(self._bytes(rows), self.device)
+        """Pixels (n, 3, 224, 224), bytes, channels last, of some rows, on the device."""
+        return self._bytes(rows).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
 
     @torch.no_grad()
-    def features(self, network: PixelNetwork, dtype: torch.dtype) -> Tensor:
+    def features(self, network: PixelNetwork) -> Tensor:
         """What the image network makes of all pictures, (n, width); zeros where there is none."""
         network.eval()
         rows = torch.from_numpy(np.flatnonzero(self.column.observed)).to(self.device)
@@ -59,7 +60,7 @@ class Pixels:
             encoder = Encoder(network.backbone)  # type: ignore[arg-type]
             found = torch.cat([torch.from_numpy(run(encoder, self._bytes(p).numpy(), self.device)) for p in parts])
         else:
-            found = torch.cat([network.features(self[part].to(dtype)) for part in parts])
+            found = torch.cat([network.features(self[part]) for part in parts])
         return found.new_zeros(len(self), found.shape[1]).index_copy_(0, rows, found)
 
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -236,7 +236,7 @@ def begin(
         assert isinstance(network, PixelNetwork)
         network.reduced = precision == "bfloat16"
         inputs = Pixels(values, target)
-        features = inputs.features(network, dtype) if recipe.rests else None
+        features = inputs.features(network) if recipe.rests else None
     else:
         inputs = torch.from_numpy(values).to(target, dtype)
     outputs = torch.zeros(len(values), recipe.bits, device=target, dtype=dtype)

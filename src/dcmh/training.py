@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcmh import distributed
-from dcmh.features import to_batch
 from dcmh.likelihood import Form, Similarity, against_all
 from dcmh.pixels import Pixels
 
@@ -125,8 +124,8 @@ class Side:
     def output(self, inputs: Tensor) -> Tensor:
         """What the network makes of a batch of `stream`, (batch, bits)."""
         if isinstance(self.seen, Pixels):
-            inputs = to_batch(inputs, self.outputs.device)
-        return self.network(inputs.to(self.outputs.dtype))  # type: ignore[no-any-return]
+            inputs = inputs.permute(0, 3, 1, 2)
+        return self.network(inputs)  # type: ignore[no-any-return]
 
     def visit(self, batch: Tensor, outputs: Tensor) -> None:
         """Put a batch's new outputs in place of the old ones."""
@@ -137,8 +136,7 @@ class Side:
     def at_rest(self, rows: Tensor) -> Tensor:
         """The network's outputs without dropout, (rows, bits)."""
         self.network.eval()
-        seen, dtype = self.seen, self.outputs.dtype
-        return torch.cat([self.network(seen[part].to(dtype)) for part in rows.split(256)])
+        return torch.cat([self.network(self.seen[part]) for part in rows.split(256)])
 
 
 @dataclass

@@ -25,6 +25,8 @@ from dcmh.metrics.ties import check_k
 
 log = logging.getLogger(__name__)
 
+PAIRS = 1 << 19  # for one more thread: half a millisecond of work
+
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 
@@ -96,7 +98,7 @@ def _compiled_counts(kernels: ModuleType, words: tuple[Words, Words, Words, Word
     def work(rows: slice) -> None:
         kernels.histograms(query[rows], database, query_labels[rows], database_labels, points[rows], relevant[rows])
 
-    _in_threads(work, len(query))
+    _in_threads(work, len(query), database.shape[1])
     return Counts(points, relevant)
 
 
@@ -110,15 +112,15 @@ def _compiled_stable(
         heaps = counts.points[rows], counts.relevant[rows]
         kernels.stable_sums(query[rows], database, query_labels[rows], database_labels, *heaps, k, result[rows])
 
-    _in_threads(work, len(query))
+    _in_threads(work, len(query), database.shape[1])
     most = np.minimum(counts.relevant.sum(axis=1), k)
     return np.asarray(result / np.maximum(most, 1))
 
 
-def _in_threads(work: Callable[[slice], None], n_queries: int) -> None:
+def _in_threads(work: Callable[[slice], None], n_queries: int, n_database: int) -> None:
     # Kernels release the GIL. Plain threads, not numba's own: those must not be entered from two threads at once,
     # which a server does.
-    threads = os.cpu_count() or 1
+    threads = min(os.cpu_count() or 1, 1 + n_queries * n_database // PAIRS)
     step = max(1, -(-n_queries // (8 * threads)))  # small runs, so that no thread waits long for the last one
     runs = [slice(start, start + step) for start in range(0, n_queries, step)]
     with ThreadPoolExecutor(threads) as pool:

@@ -15,25 +15,49 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dcmh import device as devices
 from dcmh.errors import MissingExtra, ModelError
+from dcmh.networks import relu
 from dcmh.networks.lrn import relu_lrn
+from dcmh.networks.relu import bias_relu
 
 SIZE = 224
 FEATURES = 4096
+SINGLE_FROM_HALF = hasattr(torch.ops.aten.mm, "dtype")  # products of bfloat16 given as float32: PyTorch 2.8 and later
 
 
-class Strided(nn.Conv2d):
-    """A convolution with a large stride; on a GPU as one without, over blocks of stride x stride pixels seen as channels.
+class First(nn.Conv2d):
+    """The first convolution, of pixels less their mean; on a GPU over blocks of stride x stride pixels seen as channels.
 
-    Three channels leave a GPU's matrix units idle, 48 do not. The kernel is padded with zeros to whole blocks.
+    Three channels leave a GPU's matrix units idle, 48 do not. The kernel is padded with zeros to whole blocks. As that of
+    `Bare`, its bias is left to what follows.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not x.is_cuda:
-            return super().forward(x)
+    bias: Tensor
+
+    def forward(self, pixels: Tensor, mean: Tensor) -> Tensor:  # type: ignore[override]
         stride = self.stride[0]
+        if not pixels.is_cuda:
+            return functional.conv2d(pixels - mean, self.weight, None, stride)
         weight = functional.pad(self.weight, (0, -self.kernel_size[1] % stride, 0, -self.kernel_size[0] % stride))
-        return functional.conv2d(blocks(x, stride), blocks(weight, stride), self.bias)
+        return functional.conv2d(self._seen(pixels, mean), blocks(weight, stride))
+
+    def _seen(self, pixels: Tensor, mean: Tensor) -> Tensor:
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else mean.dtype
+        if devices.TRITON and pixels.is_contiguous(memory_format=torch.channels_last):
+            from dcmh.networks import pixel_kernels
+
+            return pixel_kernels.centred_blocks(pixels, mean, self.stride[0], dtype)
+        return blocks((pixels - mean).to(dtype), self.stride[0])
+
+
+class Bare(nn.Conv2d):
+    """A convolution that leaves its bias to what follows, which adds it in passing."""
+
+    bias: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight, None, self.stride, self.padding)
 
 
 def blocks(x: Tensor, size: int) -> Tensor:
@@ -49,42 +73,64 @@ class Full(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight.permute(0, 2, 3, 1).flatten(1)
-        return functional.linear(x.permute(0, 2, 3, 1).flatten(1), weight, self.bias)
+        x = x.permute(0, 2, 3, 1).flatten(1)
+        if x.dtype == torch.bfloat16 and x.is_cuda and SINGLE_FROM_HALF:
+            return _Product.apply(x, weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
+        return functional.linear(x, weight, self.bias)
+
+
+class _Product(torch.autograd.Function):
+    """A linear layer in bfloat16 whose gradient of the weights, the largest tensor of a step, comes as float32 at once: autocast
+    would write it in bfloat16 and copy it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        low = weight.to(x.dtype)
+        ctx.save_for_backward(x, low)
+        return torch.addmm(bias.to(x.dtype), x, low.T)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, low = ctx.saved_tensors
+        weight = torch.mm(gradient.T, x, out_dtype=torch.float32)
+        return gradient @ low, weight, gradient.sum(0, dtype=torch.float32)
 
 
 class CNNF(nn.Module):
-    """Pixels (n, 3, 224, 224), 0..255, to the 4,096 features of layer full7; the eighth layer is the hash layer."""
+    """Pixels (n, 3, 224, 224), 0..255, to the 4,096 features of layer full7; the eighth layer is the hash layer.
+
+    Pixels may be bytes or floats.
+    """
 
     mean: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(3, SIZE, SIZE))
-        self.conv1 = Strided(3, 64, 11, stride=4)
-        self.conv2 = nn.Conv2d(64, 256, 5, padding=2)
-        self.conv3 = nn.Conv2d(256, 256, 3, padding=1)
-        self.conv4 = nn.Conv2d(256, 256, 3, padding=1)
-        self.conv5 = nn.Conv2d(256, 256, 3, padding=1)
+        self.conv1 = First(3, 64, 11, stride=4)
+        self.conv2 = Bare(64, 256, 5, padding=2)
+        self.conv3 = Bare(256, 256, 3, padding=1)
+        self.conv4 = Bare(256, 256, 3, padding=1)
+        self.conv5 = Bare(256, 256, 3, padding=1)
         self.full6 = Full(256, 4096, 6)
         self.full7 = Full(4096, FEATURES, 1)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = _pool(relu_lrn(self.conv1(pixels - self.mean)), after=1)  # (n, 64, 27, 27)
-        x = _pool(relu_lrn(self.conv2(x)))  # (n, 256, 13, 13)
-        x = functional.relu(self.conv3(x))
-        x = functional.relu(self.conv4(x))
-        x = _pool(functional.relu(self.conv5(x)))  # (n, 256, 6, 6)
+        x = _pool(relu_lrn(self.conv1(pixels, self.mean), self.conv1.bias), after=1)  # (n, 64, 27, 27)
+        x = _pool(relu_lrn(self.conv2(x), self.conv2.bias))  # (n, 256, 13, 13)
+        x = bias_relu(self.conv3(x), self.conv3.bias)
+        x = bias_relu(self.conv4(x), self.conv4.bias)
+        x = _pool(bias_relu(self.conv5(x), self.conv5.bias))  # (n, 256, 6, 6)
         x = functional.relu(self.full6(x))
         return functional.relu(self.full7(x[:, :, None, None]))  # (n, 4096)
 
 
 def _pool(x: Tensor, after: int = 0) -> Tensor:
     """3 x 3 maxima with stride 2. MatConvNet pads conv1's map by one row and column after the image; ReLU maps may pad by 0."""
-    if x.is_cuda and x.is_contiguous(memory_format=torch.channels_last):
+    if relu.has_kernels(x):
         from dcmh.networks import pool_kernels
 
-        if pool_kernels.AVAILABLE:
-            return pool_kernels.max_pool(x, (x.shape[2] + after - 1) // 2, (x.shape[3] + after - 1) // 2)
+        return pool_kernels.max_pool(x, (x.shape[2] + after - 1) // 2, (x.shape[3] + after - 1) // 2)
     return functional.max_pool2d(functional.pad(x, (0, after, 0, after)) if after else x, 3, 2)
 
 

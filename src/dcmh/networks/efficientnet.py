@@ -77,7 +77,7 @@ class Block(nn.Module):
 
 
 class EfficientNetLite0(nn.Module):
-    """Pixels (n, 3, 224, 224), 0..255, to features (n, 1280)."""
+    """Pixels (n, 3, 224, 224), 0..255, as bytes or floats, to features (n, 1280)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class EfficientNetLite0(nn.Module):
         self._bn1 = _norm(FEATURES)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = (pixels - 127) / 128
+        x = (pixels.to(self._conv_stem.weight.dtype) - 127) / 128
         x = functional.relu6(self._bn0(self._conv_stem(x)))
         for block in self._blocks:
             x = block(x)

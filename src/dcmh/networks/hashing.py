@@ -17,6 +17,8 @@ from dcmh.networks.mlp import FoldedMLP, HashMLP, TextNetwork
 class PixelNetwork(nn.Module):
     """An image network with its hash layers: pixels (n, 3, 224, 224), or features of them (n, width), to outputs (n, bits).
 
+    Pixels are bytes, or floats from 0 to 255.
+
     With `fixed_statistics` its batch normalisation keeps what it learned on ImageNet: a few thousand pictures spoil it.
     With `reduced` the image network computes in bfloat16, its parameters and results stay in float32.
     When several processes train together, each gives its share of a batch's pixels, and gets the outputs of the whole batch.
@@ -48,7 +50,7 @@ class PixelNetwork(nn.Module):
         shared = self.training and bool(self._parallel)
         backbone = self._parallel[0] if shared else self.backbone
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.reduced):
-            features = backbone(pixels).to(pixels.dtype)
+            features = backbone(pixels).to(next(self.head.parameters()).dtype)
         return distributed.gather(features) if shared else features
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
-"""Local response normalisation of CNN-F, with its ReLU: one pass over memory each way on a GPU.
+"""Local response normalisation of CNN-F, with the bias and ReLU before it: one pass over memory each way on a GPU.
 
-    x' = max(x, 0)     s_i = k + alpha * sum of x'_j^2 over the 5 channels around i     y_i = x'_i * s_i^-beta
+    x' = max(x + bias, 0)     s_i = k + alpha * sum of x'_j^2 over the 5 channels around i     y_i = x'_i * s_i^-beta
 
 PyTorch's own version goes through a three-dimensional pooling, which takes more than half of a CNN-F training step.
-With T_j = dy_j x'_j s_j^(-beta-1), the gradient is, where x_i > 0,
+With T_j = dy_j x'_j s_j^(-beta-1), the gradient is, where x'_i > 0,
 
     dx_i = dy_i s_i^-beta - 2 alpha beta x'_i * (sum of T_j over the 5 channels around i)
+
+and that of the bias is its sum over all pixels.
 """
 
 from __future__ import annotations
@@ -16,19 +18,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dcmh.networks import relu
+
 # MatConvNet's parameters [5, 2, 1e-4, 0.75]: size, k, alpha, beta. (PyTorch's function divides its alpha by the size.)
 HALF, K, ALPHA, BETA = 2, 2.0, 1e-4, 0.75
 
 
-def relu_lrn(x: Tensor) -> Tensor:
+def relu_lrn(x: Tensor, bias: Tensor) -> Tensor:
     """ReLU, then normalisation over neighbouring channels; x is (n, channels, height, width)."""
-    channels_last = x.is_contiguous(memory_format=torch.channels_last)
-    if x.is_cuda and channels_last and x.shape[1] & (x.shape[1] - 1) == 0:
+    if relu.has_kernels(x):
         from dcmh.networks import lrn_kernels
 
-        if lrn_kernels.AVAILABLE:
-            return lrn_kernels.relu_lrn(x)
-    return _ReluLRN.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+        return lrn_kernels.relu_lrn(x, bias)
+    return _ReluLRN.apply(relu.add(x, bias))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _ReluLRN(torch.autograd.Function):

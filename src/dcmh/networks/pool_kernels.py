@@ -9,15 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
-
-try:
-    import triton
-    import triton.language as tl
-
-    AVAILABLE = True
-except ImportError:  # PyTorch for CPUs, and for some systems, comes without it
-    AVAILABLE = False
 
 ELEMENTS = 2048  # of a tile: pixels x channels
 
@@ -52,45 +46,45 @@ class _MaxPool(torch.autograd.Function):
         return dx, None, None
 
 
-if AVAILABLE:
+@triton.jit
+def _forward(x, y, chosen, pixels, h, w, height, width, CHANNELS: tl.constexpr, TILE: tl.constexpr):
+    out = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    channel = tl.arange(0, CHANNELS)[None, :]
+    picture = (out // (height * width)).to(tl.int64)
+    row = 2 * ((out // width) % height)
+    column = 2 * (out % width)
+    here = out < pixels
+    best = tl.full((TILE, CHANNELS), float("-inf"), tl.float32)
+    which = tl.zeros((TILE, CHANNELS), tl.int32)
+    for i in tl.static_range(9):
+        r, c = row + i // 3, column + i % 3
+        inside = here & (r < h) & (c < w)
+        place = ((picture * h + r) * w + c)[:, None] * CHANNELS + channel
+        value = tl.load(x + place, mask=inside[:, None], other=float("-inf")).to(tl.float32)
+        larger = value > best
+        best = tl.where(larger, value, best)
+        which = tl.where(larger, i, which)
+    place = out.to(tl.int64)[:, None] * CHANNELS + channel
+    tl.store(y + place, best.to(y.dtype.element_ty), mask=here[:, None])
+    tl.store(chosen + place, which.to(tl.uint8), mask=here[:, None])
 
-    @triton.jit
-    def _forward(x, y, chosen, pixels, h, w, height, width, CHANNELS: tl.constexpr, TILE: tl.constexpr):
-        out = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
-        channel = tl.arange(0, CHANNELS)[None, :]
-        picture = out // (height * width)
-        row = 2 * ((out // width) % height)
-        column = 2 * (out % width)
-        here = out < pixels
-        best = tl.full((TILE, CHANNELS), float("-inf"), tl.float32)
-        which = tl.zeros((TILE, CHANNELS), tl.int32)
-        for i in tl.static_range(9):
-            r, c = row + i // 3, column + i % 3
-            inside = here & (r < h) & (c < w)
-            place = ((picture * h + r) * w + c)[:, None] * CHANNELS + channel
-            value = tl.load(x + place, mask=inside[:, None], other=float("-inf")).to(tl.float32)
-            larger = value > best
-            best = tl.where(larger, value, best)
-            which = tl.where(larger, i, which)
-        place = out[:, None] * CHANNELS + channel
-        tl.store(y + place, best.to(y.dtype.element_ty), mask=here[:, None])
-        tl.store(chosen + place, which.to(tl.uint8), mask=here[:, None])
 
-    @triton.jit
-    def _backward(dy, chosen, dx, pixels, h, w, height, width, CHANNELS: tl.constexpr, TILE: tl.constexpr):
-        pixel = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)
-        channel = tl.arange(0, CHANNELS)[None, :]
-        picture = pixel // (h * w)
-        row = (pixel // w) % h
-        column = pixel % w
-        here = pixel < pixels
-        total = tl.zeros((TILE, CHANNELS), tl.float32)
-        for i in tl.static_range(4):  # outputs that may have chosen this pixel: one or two along each axis
-            r, c = row // 2 - i // 2, column // 2 - i % 2
-            down, right = row - 2 * r, column - 2 * c
-            seen = here & (r >= 0) & (r < height) & (c >= 0) & (c < width) & (down < 3) & (right < 3)
-            place = ((picture * height + r) * width + c)[:, None] * CHANNELS + channel
-            which = tl.load(chosen + place, mask=seen[:, None], other=255).to(tl.int32)
-            value = tl.load(dy + place, mask=seen[:, None], other=0.0).to(tl.float32)
-            total += tl.where(which == (3 * down + right)[:, None], value, 0.0)
-        tl.store(dx + pixel[:, None] * CHANNELS + channel, total.to(dx.dtype.element_ty), mask=here[:, None])
+@triton.jit
+def _backward(dy, chosen, dx, pixels, h, w, height, width, CHANNELS: tl.constexpr, TILE: tl.constexpr):
+    pixel = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    channel = tl.arange(0, CHANNELS)[None, :]
+    picture = (pixel // (h * w)).to(tl.int64)
+    row = (pixel // w) % h
+    column = pixel % w
+    here = pixel < pixels
+    total = tl.zeros((TILE, CHANNELS), tl.float32)
+    for i in tl.static_range(4):  # outputs that may have chosen this pixel: one or two along each axis
+        r, c = row // 2 - i // 2, column // 2 - i % 2
+        down, right = row - 2 * r, column - 2 * c
+        seen = here & (r >= 0) & (r < height) & (c >= 0) & (c < width) & (down < 3) & (right < 3)
+        place = ((picture * height + r) * width + c)[:, None] * CHANNELS + channel
+        which = tl.load(chosen + place, mask=seen[:, None], other=255).to(tl.int32)
+        value = tl.load(dy + place, mask=seen[:, None], other=0.0).to(tl.float32)
+        total += tl.where(which == (3 * down + right)[:, None], value, 0.0)
+    place = pixel.to(tl.int64)[:, None] * CHANNELS + channel
+    tl.store(dx + place, total.to(dx.dtype.element_ty), mask=here[:, None])

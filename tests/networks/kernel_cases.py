@@ -1,0 +1,83 @@
+"""Each Triton kernel against plain PyTorch, on a CPU: run by test_kernels.py in processes with TRITON_INTERPRET=1."""
+
+import torch
+from torch.nn import functional
+
+from dcmh import likelihood, likelihood_kernel
+from dcmh.networks import cnnf, lrn, lrn_kernels, pixel_kernels, pool_kernels, relu_kernels
+
+torch.manual_seed(0)
+last = torch.channels_last
+
+
+def maps(*shape, scale=30.0):
+    return (torch.randn(*shape) * scale).to(memory_format=last)
+
+
+def compare(ours, theirs, *inputs, tolerance=1e-5):
+    """Two functions of the same inputs: their values, and their gradients for one gradient of the values."""
+    results = []
+    for function in (ours, theirs):
+        given = [value.detach().clone(memory_format=torch.preserve_format).requires_grad_() for value in inputs]
+        value = function(*given)
+        torch.manual_seed(1)
+        results.append([value, *torch.autograd.grad(value, given, torch.randn(value.shape))])
+    for mine, stock in zip(*results, strict=True):
+        torch.testing.assert_close(mine, stock, rtol=tolerance, atol=tolerance * stock.abs().max().item())
+
+
+def bias_relu():
+    relu_kernels.PROGRAMS = 3  # so that each goes over several tiles
+    relu_kernels.ELEMENTS = 64
+    for shape in ((2, 16, 3, 5), (1, 128, 4, 4)):
+        x, bias = maps(*shape), torch.randn(shape[1]) * 20
+        compare(relu_kernels.bias_relu, lambda x, b: functional.relu(x + b[:, None, None]), x, bias)
+
+
+def relu_lrn():
+    lrn_kernels.PROGRAMS = 3
+    lrn_kernels.ELEMENTS = 64
+    for shape in ((2, 16, 3, 5), (1, 64, 5, 2)):
+        x, bias = maps(*shape), torch.randn(shape[1]) * 20
+        compare(lrn_kernels.relu_lrn, lrn.relu_lrn, x, bias)
+
+
+def max_pool():
+    for height, width, after in ((12, 12, 1), (9, 9, 0), (7, 10, 0)):
+        x = functional.relu(maps(2, 16, height, width)) + 0.01 * torch.rand(2, 16, height, width)  # no two are equal
+
+        def stock(x, after=after):
+            return functional.max_pool2d(functional.pad(x, (0, after, 0, after)), 3, 2)
+
+        size = stock(x).shape[2:]
+        compare(lambda x, size=size: pool_kernels.max_pool(x, *size), stock, x.to(memory_format=last))
+
+
+def centred_blocks():
+    mean = torch.rand(3, 8, 12) * 255
+    for pixels in (torch.randint(0, 256, (3, 8, 12, 3), dtype=torch.uint8), torch.rand(1, 8, 12, 3) * 255):
+        pixels = pixels.permute(0, 3, 1, 2)
+        for dtype in (torch.float32, torch.bfloat16):
+            ours = pixel_kernels.centred_blocks(pixels, mean, 4, dtype)
+            assert ours.is_contiguous(memory_format=last)
+            near = 0 if dtype == torch.float32 else 2**-7  # the interpreter cuts the last bit off, a GPU rounds
+            torch.testing.assert_close(ours, cnnf.blocks(pixels - mean, 4).to(dtype), rtol=near, atol=0)
+
+
+def likelihood_of_a_batch():
+    rows, points, bits = 20, 150, 24
+    outputs, others = torch.randn(rows, bits), torch.randn(points, bits)
+    labels = (torch.rand(points, 40) < 0.05).to(torch.uint8)
+    batch = torch.randperm(points)[:rows]
+    similarity, words = likelihood.SharedLabels(labels), likelihood._words(labels)
+    for there in (None, torch.rand(points) < 0.7):
+        form = likelihood.Form(1.5, -0.7, 0.02)
+        ours = likelihood_kernel.likelihood_and_gradient(outputs, others, batch, words, *form, there)
+        theirs = likelihood._blockwise(outputs, others, similarity, batch, form, there)
+        for mine, stock in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, stock, rtol=1e-4, atol=1e-4 * stock.abs().max().item())
+
+
+if __name__ == "__main__":
+    for case in (bias_relu, relu_lrn, max_pool, centred_blocks, likelihood_of_a_batch):
+        case()
