@@ -3,9 +3,14 @@
     python benchmarks/pixels.py ../shared/data/coco12k --network efficientnet-lite0            fine-tuned, the default recipe
     python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --recipe paper --precision bfloat16 float32
 
-Meant for a GPU. Two parts are timed: decoding and training; encoding of queries and database and evaluation. CNN-F without
---weights starts at random, so that its MAP says only whether a precision changes it; with the stable recipe, give --backbone 1
-then. Ties are stable.
+Meant for a GPU. Two parts are timed: decoding and training; encoding of queries and database and evaluation. Ties are stable.
+
+CNN-F without --weights starts at random, from where the paper's recipe learns next to nothing. Where ImageNet's weights
+are not to be had, the stable recipe can make some from the training pictures, for a run that tells precisions apart:
+
+    python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --backbone 1 --keep start.mat
+    python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --weights start.mat --recipe paper \\
+        --precision bfloat16 float32
 """
 
 from __future__ import annotations
@@ -18,8 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from recipe import validation
+from scipy.io import savemat
 from train import random_cnnf
 
 import dcmh
@@ -28,6 +35,8 @@ from dcmh import networks
 from dcmh.methods.dcmh import DCMH
 from dcmh.networks import cnnf
 from dcmh.recipes import Stable
+
+LAYERS = ("conv1", "conv2", "conv3", "conv4", "conv5", "full6", "full7")
 
 
 class Clock:
@@ -57,12 +66,27 @@ def measure(split: Any, precision: str, seed: int, chosen: argparse.Namespace) -
         model.fit(split.train)
     with clock.part("encoding and evaluation"):
         report = dcmh.evaluate(model, split)
+    if chosen.keep:
+        keep(model.networks_["image"].backbone, chosen.keep)
     row = {"network": chosen.network, "recipe": chosen.recipe, "precision": devices.precision(precision, target)}
     row |= {"bits": chosen.bits, "seed": seed, "epochs": len(model.history_), "chance": round(report.chance, 4)}
     row |= {name: round(direction.map["stable"], 4) for name, direction in report.directions.items()}
     peak = torch.cuda.max_memory_allocated(target) / 1e9 if target.type == "cuda" else None
     whole = round(sum(clock.parts.values()), 2)
     return row | {"seconds": clock.parts | {"all": whole}, "peak_gb": None if peak is None else round(peak, 2)}
+
+
+def keep(network: cnnf.CNNF, path: Path) -> None:
+    """CNN-F as a file in MatConvNet's layout."""
+    layers = np.empty(len(LAYERS), object)
+    for i, name in enumerate(LAYERS):
+        layer = getattr(network, name)
+        both = np.empty(2, object)
+        both[0] = layer.weight.detach().cpu().numpy().transpose(2, 3, 1, 0)
+        both[1] = layer.bias.detach().cpu().numpy()
+        layers[i] = {"name": name.replace("full", "fc"), "weights": both}
+    mean = network.mean.cpu().numpy().transpose(1, 2, 0)
+    savemat(path, {"layers": layers, "meta": {"normalization": {"averageImage": mean}}})
 
 
 def main() -> None:
@@ -84,6 +108,7 @@ def main() -> None:
         "--validation", action="store_true", help="items of the database as queries, to choose settings by"
     )
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--keep", type=Path, help="write the trained CNN-F to this file, for --weights")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
     split = dcmh.load_dataset(chosen.data).split(chosen.queries, chosen.train_size, seed=0)
