@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
@@ -37,9 +38,10 @@ class Pixels:
         self.kept: Tensor | None = None
         size = len(column) * SIZE * SIZE * 3
         if size <= PIXELS_IN_MEMORY:
-            self.kept = torch.zeros(len(column), SIZE, SIZE, 3, dtype=torch.uint8)
+            kept = np.zeros((len(column), SIZE, SIZE, 3), np.uint8)
             for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
-                self.kept[rows] = torch.from_numpy(pixels)
+                kept[rows] = pixels
+            self.kept = torch.from_numpy(kept)
             if device.type == "cuda" and size <= min(PIXELS_ON_GPU, torch.cuda.mem_get_info(device)[0] // 2):
                 self.kept = self.kept.to(device)
 
@@ -66,37 +68,61 @@ class Pixels:
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """The bytes of each batch, (n, 224, 224, 3), on the device."""
         if self.kept is not None and self.kept.device.type == self.device.type:
-            yield from (self.kept[batch] for batch in batches)
+            yield from (self._bytes(batch) for batch in batches)
             return
+        here = torch.cat(list(batches)).cpu().split([len(batch) for batch in batches])
         with ThreadPoolExecutor(1) as pool:
-            ahead = [pool.submit(self._sent, batch) for batch in batches[:AHEAD]]
-            for i in range(len(batches)):
+            ahead = [pool.submit(self._sent, batch) for batch in here[:AHEAD]]
+            for i in range(len(here)):
                 pixels, arrived = ahead.pop(0).result()
-                if i + AHEAD < len(batches):
-                    ahead.append(pool.submit(self._sent, batches[i + AHEAD]))
+                if i + AHEAD < len(here):
+                    ahead.append(pool.submit(self._sent, here[i + AHEAD]))
                 if arrived is not None:
                     torch.cuda.current_stream().wait_event(arrived)
                     pixels.record_stream(torch.cuda.current_stream())
                 yield pixels
 
-    def _bytes(self, rows: Tensor) -> Tensor:
+    def _bytes(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """(n, 224, 224, 3), uint8, from wherever the pixels are."""
-        if self.kept is not None:
-            return self.kept[rows.to(self.kept.device)]
-        (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows))
-        return torch.from_numpy(pixels)
+        if self.kept is None:
+            (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows))
+            return torch.from_numpy(pixels) if out is None else out.copy_(torch.from_numpy(pixels))
+        if self.kept.is_cuda:
+            return self.kept[rows]
+        return torch.index_select(self.kept, 0, rows.cpu(), out=out)  # ten times as fast as indexing, on a CPU
 
     def _sent(self, rows: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-        """A batch on its way to the device, and the event of its arrival there."""
-        pixels = self._bytes(rows)
+        """A batch, whose rows are numbers in memory, on its way to the device; and the event of its arrival there."""
         if self.device.type != "cuda":
-            return pixels, None
-        with torch.cuda.stream(self._road):
-            sent = pixels.pin_memory().to(self.device, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        return sent, arrived
+            return self._bytes(rows), None
+        return self._road.send(rows, self._bytes)
 
     @cached_property
-    def _road(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream(self.device)
+    def _road(self) -> Road:
+        return Road(self.device)
+
+
+class Road:
+    """To the GPU: a stream of its own, and pinned memory that batches go through in turn."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.waiting: deque[tuple[Tensor, torch.cuda.Event]] = deque()  # memory, and when what it held had left it
+
+    def send(self, rows: Tensor, load: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, torch.cuda.Event]:
+        shape = (len(rows), SIZE, SIZE, 3)
+        if len(self.waiting) < AHEAD:
+            memory = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        else:
+            memory, left = self.waiting.popleft()
+            left.synchronize()
+            if memory.shape != shape:  # a run's batches are of one size
+                memory = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        load(rows, memory)
+        with torch.cuda.stream(self.stream):
+            sent = memory.to(self.device, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self.waiting.append((memory, arrived))
+        return sent, arrived
