@@ -59,7 +59,8 @@ class Step:
             if self.graph is None:
                 self.inputs, self.batch = inputs.clone(), batch.clone()
                 self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
+                # What other threads do meanwhile, such as sending the next batches, is no part of it and no mistake.
+                with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                     self.work(self.inputs, self.batch)
             else:
                 self.inputs.copy_(inputs)
