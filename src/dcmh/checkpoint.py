@@ -70,10 +70,24 @@ class Checkpoint:
             raise DataError(f"The checkpoint {self.path} is damaged ({error}). Delete it to start anew.") from error
         if said.get("identity") != self.identity:
             raise DataError(
-                f"The checkpoint {self.path} is of another run (other settings, data or version). "
+                f"The checkpoint {self.path} is of another run ({difference(said.get('identity', ''), self.identity)}). "
                 "Repeat the command that was interrupted, or leave --resume out to start anew."
             )
         return tensors, json.loads(said["record"])
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
+
+
+def difference(theirs: str, mine: str) -> str:
+    """What two runs differ in, by their identities: version, fingerprint of the data, settings (see `DCMH.identity`)."""
+    try:
+        (old, old_data, was), (new, new_data, now) = json.loads(theirs), json.loads(mine)
+    except ValueError:
+        return "other settings, data or version"
+    said = [f"dcmh {old}, this is {new}"] if old != new else []
+    names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    said += [f"{name} {was.get(name)}, here {now.get(name)}" for name in names if name != "pairs"]
+    said += ["other pairs"] if "pairs" in names else []
+    said += ["other data"] if old_data != new_data else []
+    return "; ".join(said) or "other settings, data or version"

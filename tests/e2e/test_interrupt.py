@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -56,6 +57,8 @@ def goes_on_to_the_end(folder, unbroken):
     assert "Going on from model.checkpoint." in answer.err
     assert weights(folder) == unbroken
     assert left_behind(folder) == ["model"]
+    run = json.loads((folder / "model" / "run.json").read_text())
+    assert run["seconds"]["training"] > 40 * 0.05  # that before the interruption counts
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +114,7 @@ def test_the_second_ctrl_c_stops_at_once(tmp_path, cli):
     assert "unfinished training" in shown.out
     answer = cli("train", "toy", "--epochs", "31", "--hidden", "64", "--bits", "16", "--out", "model", "--resume")
     assert answer.code == 1
-    assert "is of another run (other settings, data or version)" in answer.err
+    assert "is of another run (epochs 40, here 31). Repeat the command that was interrupted" in answer.err
     assert left_behind(tmp_path) == ["model.checkpoint"]
 
 

@@ -72,8 +72,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     checkpoint = tmp_path / "run.checkpoint"
     with pytest.raises(TrainingStopped):
         DCMH(**FAST).fit(pairs(), checkpoint=checkpoint, stop=lambda: True)
-    with pytest.raises(DataError, match="another run"):
-        DCMH(**FAST, gamma=2.0).fit(pairs(), checkpoint=checkpoint)
+    with pytest.raises(DataError, match=r"another run \(gamma 1.0, here 2.0; seed 0, here 3\)"):
+        DCMH(**FAST, gamma=2.0, seed=3).fit(pairs(), checkpoint=checkpoint)
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     with pytest.raises(DataError, match="damaged"):
         DCMH(**FAST).fit(pairs(), checkpoint=checkpoint)
@@ -113,7 +113,7 @@ def test_vectors_and_files_of_pairs_tell_runs_apart(tmp_path):
     checkpoint = tmp_path / "run.checkpoint"
     with pytest.raises(TrainingStopped):
         DCMH(**FAST).fit(first, checkpoint=checkpoint, stop=lambda: True)
-    with pytest.raises(DataError, match="another run"):
+    with pytest.raises(DataError, match=r"another run \(other data\)"):
         DCMH(**FAST).fit(second, checkpoint=checkpoint)
 
 

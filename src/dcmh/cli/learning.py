@@ -32,8 +32,8 @@ def learn(model: Hasher, split: Split, out: Path, *, resume: bool, record: Mappi
     finished = False
     try:
         began = time.monotonic()
-        _fit(model, split.train, work)
-        record["seconds"]["training"] = round(time.monotonic() - began, 2)
+        before = _fit(model, split.train, work)
+        record["seconds"]["training"] = round(before + time.monotonic() - began, 2)
         report = measure_and_save(model, split, out, record)
         finished = True
     finally:
@@ -82,7 +82,8 @@ def _circumstances() -> dict[str, Any]:
     }
 
 
-def _fit(model: Hasher, train: Dataset, work: Workspace) -> None:
+def _fit(model: Hasher, train: Dataset, work: Workspace) -> float:
+    """Learn; the seconds of iterations made before an interruption."""
     import torch
 
     can_resume = "checkpoint" in inspect.signature(model.fit).parameters
@@ -91,9 +92,17 @@ def _fit(model: Hasher, train: Dataset, work: Workspace) -> None:
         with console.progress(model.name) as bar:
             if not can_resume:
                 model.fit(train, progress=shown(bar))
-                return
+                return 0.0
+            show, now = shown(bar), []  # iterations of this process
+
+            def progress(row: Mapping[str, Any]) -> None:
+                now.append(row)
+                show(row)
+
             with gentle_stop() as stop:
-                model.fit(train, progress=shown(bar), checkpoint=work.state, stop=stop)  # type: ignore[call-arg]
+                model.fit(train, progress=progress, checkpoint=work.state, stop=stop)  # type: ignore[call-arg]
+            history: list[Mapping[str, Any]] = getattr(model, "history_", [])
+            return float(sum(row["seconds"] for row in history[: len(history) - len(now)]))
     except TrainingStopped as error:
         stopped = str(error).partition(". ")[0]
         raise TrainingStopped(f"{stopped}; the state is saved in {work.folder}. Go on: {again}") from error

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.data.columns import Column, Images
-from dcmh.decoding import SIZE
 from dcmh.errors import ImageError, ModelMismatch
 from dcmh.methods import folder as model_folder
 from dcmh.words import TextEncoder, open_words, text_modality
@@ -144,14 +143,14 @@ class PictureEncoder:
 
     def prepare(self, sources: Sequence[Any], contents: Sequence[bytes]) -> Prepared:
         """Look up what is known, and begin to decode the others."""
-        from dcmh import images
+        from dcmh import decoding, images
 
         prepared = Prepared(contents)
         if self._store is not None:
             prepared.known = self._store.get(contents)
         for place, (source, content) in enumerate(zip(sources, contents, strict=True)):
             if content not in prepared.known:
-                prepared.decoding[place] = self._pool.submit(images.decode, source, SIZE)
+                prepared.decoding[place] = self._pool.submit(images.decode, source, decoding.SIZE)
         return prepared
 
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
@@ -176,9 +175,9 @@ class PictureEncoder:
 
     def one(self, source: Any) -> Packed:
         """The packed code (1, bytes) of one picture, which leaves no trace in the cache."""
-        from dcmh import images
+        from dcmh import decoding, images
 
-        pixels = images.decode(source, SIZE)[None]
+        pixels = images.decode(source, decoding.SIZE)[None]
         if self._view is None:
             return codes.pack(self.model.encode(**{self.modality: Images(list(pixels))}))
         return codes.pack(codes.sign(self.model._outputs(self.modality, self._run(pixels))))
