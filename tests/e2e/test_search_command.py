@@ -61,6 +61,16 @@ def test_a_picture(ask, place):
     assert texts[0]["precision"] is not None
 
 
+def test_a_file_called_like_a_word_is_asked_for_as_a_word(ask, place):
+    """Unless it is a picture."""
+    (place / "sunny").write_text("a list of sunny days")
+    assert "used: sunny" in ask("sunny", "--in", "image").err
+    picture = next((place / "photos").glob("*.png"))
+    (place / "sunny").write_bytes(picture.read_bytes())
+    assert "used:" not in ask("sunny", "--in", "image").err
+    (place / "sunny").unlink()
+
+
 def test_json_has_the_agreed_shape(ask):
     record = json.loads(ask("sunny noon", "-k", "2", "--json").out)
     assert {"query", "searched", "took_ms", "hits"} <= set(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_lines
 import os
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 WIDTH = 70  # letters of a text that the table shows
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # dcmh.images would load Pillow
+BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # of the files of pictures
 
 
 def search(
@@ -95,11 +97,18 @@ def _meant(query: str, kind: str | None = None) -> dict[str, Any]:
         return {kind: query}
     if os.path.isfile(query) and query.lower().endswith(".npy"):
         return {"vector": query}
-    if os.path.isfile(query):
+    if os.path.isfile(query) and (query.lower().endswith(SUFFIXES) or os.sep in query or _is_picture(query)):
         return {"image": query}
     if query.lower().endswith(SUFFIXES):
         raise QueryError(f"There is no picture {query}. If these are words, write 'text:{query}'.")
     return {"text": query}
+
+
+def _is_picture(path: str) -> bool:
+    """By its first bytes: a file that only happens to be called like a word is none."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(4).startswith(BEGINNINGS)
+    return False
 
 
 def _answer_lines(index: SearchIndex, k: int | None, radius: int | None, in_: str | None, as_: str | None) -> int:
