@@ -111,6 +111,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="write the trained CNN-F to this file, for --weights")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
+    if chosen.keep and chosen.network != "cnn-f":
+        parser.error("--keep writes CNN-F: give --network cnn-f")
     split = dcmh.load_dataset(chosen.data).split(chosen.queries, chosen.train_size, seed=0)
     if chosen.validation:
         split = validation(split)

@@ -122,10 +122,10 @@ def start(network: str, points: int, target: torch.device, precision: str):
     return model, run, rule
 
 
-def undecoded(column: Images, rows: list[int]) -> Iterator[tuple[list[int], np.ndarray]]:
+def undecoded(column: Images, rows: list[int], *, batch: int = 256) -> Iterator[tuple[list[int], np.ndarray]]:
     """In place of `decoded_batches`: pictures that are pixels already, as they are."""
-    for start in range(0, len(rows), 256):
-        part = rows[start : start + 256]
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
         yield part, np.stack([column.source(row) for row in part])
 
 

@@ -1,12 +1,13 @@
 """Pictures in batches: in order, the bad ones told; by threads and by processes alike."""
 
 import os
+import shlex
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFile
 
 from dcmh import decoding, images
 from dcmh.data import Images
@@ -39,7 +40,7 @@ def way(request, monkeypatch):
 def test_batches_are_in_order_and_bad_ones_left_out(way, files):
     bad = []
     column = Images(files)
-    assert decoding.processes_pay(column, range(12)) == (way == "processes")
+    assert decoding.processes_pay(column, range(12), 2) == (way == "processes")
     parts = list(decoding.decoded_batches(column, range(12), batch=2, size=32, on_error=lambda *said: bad.append(said)))
     assert [rows for rows, _ in parts] == [[0, 1], [2, 3], [4, 5], [7], [8, 9], [10, 11]]
     assert bad == [(6, "not an image")]
@@ -60,31 +61,38 @@ def test_pictures_that_are_no_files_are_left_to_threads(way, files):
     assert np.array_equal(pixels, arrays.values)
 
 
-@pytest.mark.parametrize("way", ["processes"], indirect=True)
-def test_a_process_that_ends_is_not_missed(way, files, monkeypatch):
-    started = []
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that were started."""
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("processes share memory on Linux only")
+    for name in ("FILES", "CORES"):
+        monkeypatch.setattr(decoding, name, 1)
+    monkeypatch.setattr(decoding, "cores", lambda: 2)
+    found = []
     begin = decoding.Worker.__init__
-    monkeypatch.setattr(
-        decoding.Worker, "__init__", lambda self, *given: (begin(self, *given), started.append(self))[0]
-    )
+    monkeypatch.setattr(decoding.Worker, "__init__", lambda self, *given: (begin(self, *given), found.append(self))[0])
+    return found
+
+
+def numbers(batches):
+    return [rows for rows, _ in batches]
+
+
+def test_a_process_that_ends_is_not_missed(started, files, caplog):
     column = Images(files[:6])
     batches = decoding.decoded_batches(column, range(6), batch=1, size=32)
     found = [next(batches)]
     started[1].process.kill()
     started[1].process.wait()
     found += batches
-    assert [rows for rows, _ in found] == [[row] for row in range(6)]
+    assert numbers(found) == [[row] for row in range(6)]
     assert all(np.array_equal(pixels[0], images.decode(files[rows[0]], 32)) for rows, pixels in found)
     assert all(worker.process.returncode is not None for worker in started)
+    assert "a process for it has ended" in caplog.text
 
 
-@pytest.mark.parametrize("way", ["processes"], indirect=True)
-def test_processes_end_with_the_loop(way, files, monkeypatch):
-    started = []
-    begin = decoding.Worker.__init__
-    monkeypatch.setattr(
-        decoding.Worker, "__init__", lambda self, *given: (begin(self, *given), started.append(self))[0]
-    )
+def test_processes_end_with_the_loop(started, files):
     batches = decoding.decoded_batches(Images(files[:6]), range(6), batch=1, size=32)
     next(batches)
     batches.close()
@@ -92,21 +100,60 @@ def test_processes_end_with_the_loop(way, files, monkeypatch):
     assert all(worker.process.returncode is not None for worker in started)
 
 
-@pytest.mark.parametrize("way", ["processes"], indirect=True)
-def test_a_script_needs_no_guard_and_shadows_nothing(way, files, tmp_path):
-    """Python's own pools run the main module once more in each process, and one started by -c looks into the current folder."""
+@pytest.mark.parametrize("program", ["/no/such/python", "/bin/cat", ""])
+def test_without_processes_there_are_threads(started, files, monkeypatch, program, caplog):
+    """No program, one that is not ours and waits for ever, and none known."""
+    monkeypatch.setattr(sys, "executable", program)
+    monkeypatch.setattr(decoding, "PATIENCE", 0.3)
+    column = Images(files[:6])
+    assert numbers(decoding.decoded_batches(column, range(6), batch=2, size=32)) == [[0, 1], [2, 3], [4, 5]]
+    assert program == "" or "decoded in threads" in caplog.text
+
+
+def test_what_pillow_was_told_holds(started, tmp_path, monkeypatch):
+    """A picture that a process refuses is tried again where the user's settings are."""
+    whole = tmp_path / "whole.jpg"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(whole)
+    (tmp_path / "cut.jpg").write_bytes(whole.read_bytes()[:-400])
+    column = Images([whole, tmp_path / "cut.jpg"])
+    with pytest.raises(DataError, match=r"cut\.jpg: truncated"):
+        list(decoding.decoded_batches(column, range(2), batch=1, size=32))
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert numbers(decoding.decoded_batches(column, range(2), batch=1, size=32)) == [[0], [1]]
+    monkeypatch.setattr(images, "MAX_MEGAPIXELS", 0)
+    with pytest.raises(DataError, match="megapixels, more than the limit of 0"):
+        list(decoding.decoded_batches(column, range(2), batch=1, size=32))
+
+
+def test_names_that_are_too_long_do_not_fill_the_pipes(started, tmp_path):
+    bad = []
+    column = Images([tmp_path / (f"{i}" + "中" * 400) for i in range(256)])
+    found = list(decoding.decoded_batches(column, range(256), size=32, on_error=lambda *said: bad.append(said)))
+    assert [len(pixels) for _, pixels in found] == [0] * 8
+    assert len(bad) == 256
+
+
+SCRIPT = """
+import pathlib, sys
+from dcmh import decoding
+from dcmh.data import Images
+decoding.FILES = decoding.CORES = 1
+sys.path.append(pathlib.Path("somewhere"))
+column = Images(FILES)
+assert decoding.processes_pay(column, range(6), 2)
+decoding._in_threads = None
+count = sum(len(pixels) for _, pixels in decoding.decoded_batches(column, range(6), batch=2, size=32))
+sys.stderr.write(f"{count} decoded")
+"""
+
+
+@pytest.mark.parametrize("closed", ["", "<&-", ">&-", "<&- >&-"])
+def test_a_script_needs_no_guard_nor_open_files_and_shadows_nothing(started, files, tmp_path, closed):
+    """Python's own pools run the main module once more in each process; and what -c runs looks into the current folder."""
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     script = tmp_path / "scripts" / "all.py"
     script.parent.mkdir()
-    script.write_text(
-        "from dcmh import decoding\n"
-        "from dcmh.data import Images\n"
-        "decoding.FILES = decoding.CORES = 1\n"
-        f"column = Images({[str(path) for path in files[:6]]})\n"
-        "assert decoding.processes_pay(column, range(6))\n"
-        "begin = decoding.Worker.receive\n"
-        "decoding.Worker.receive = lambda self: begin(self) or 1 / 0\n"  # a process that could not start would answer nothing
-        "print(sum(len(pixels) for _, pixels in decoding.decoded_batches(column, range(6), batch=2, size=32)))\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("6\n", "")
+    script.write_text(SCRIPT.replace("FILES)", f"{[str(path) for path in files[:6]]})"))
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} {closed}"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == "6 decoded"

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -39,6 +41,9 @@ PROCESSES = 8  # at most
 CORES = 4  # from which on processes pay
 FILES = 2000  # from which on they pay: that many take threads a second, and processes a few tenths to start
 SLOTS = 2  # batches that a process decodes beforehand
+PATIENCE = 20  # seconds to wait for its first sign of life
+
+log = logging.getLogger(__name__)
 
 Decoded = tuple[NDArray[np.uint8], list[str | None]]  # pixels (n, size, size, 3), and what is wrong with each picture
 
@@ -51,7 +56,7 @@ def decoded_batches(
     A picture that cannot be read is an error, unless `on_error` takes it: then it is left out.
     """
     parts = [list(rows[start : start + batch]) for start in range(0, len(rows), batch)]
-    decode = _in_processes if processes_pay(column, rows) else _in_threads
+    decode = _in_processes if processes_pay(column, rows, batch) else _in_threads
     for part, (pixels, wrong) in zip(parts, decode(column, parts, size), strict=True):
         if not any(wrong):
             yield part, pixels
@@ -72,11 +77,12 @@ def unreadable(column: Images, row: int, reason: object) -> DataError:
     return DataError(f"Cannot read {path or f'picture {row}'}: {reason}. Remove it from the data, or repair the file.")
 
 
-def processes_pay(column: Images, rows: Sequence[int]) -> bool:
+def processes_pay(column: Images, rows: Sequence[int], batch: int = BATCH) -> bool:
     """Whether there are enough processors, and files of their own, for them. (Sharing memory as we do is Linux's way.)"""
     if not hasattr(os, "memfd_create") or not sys.executable or getattr(sys, "frozen", False):
         return False
-    return cores() >= CORES and len(rows) >= FILES and all(column.path(row) is not None for row in rows)
+    enough = cores() >= CORES and len(rows) >= max(FILES, 2 * CORES * batch)
+    return enough and all(column.path(row) is not None for row in rows)
 
 
 def cores() -> int:
@@ -106,14 +112,12 @@ def _decode(
 
 def _in_threads(column: Images, parts: Sequence[Sequence[int]], size: int) -> Iterator[Decoded]:
     threads = min(THREADS, cores())
-
     with ThreadPoolExecutor(threads, "dcmh-decode") as pool:
 
         def begin(part: Sequence[int]) -> tuple[NDArray[np.uint8], list[Future[list[str | None]]]]:
             out = np.empty((len(part), size, size, 3), np.uint8)
-            step = max(
-                1, len(part) // (2 * threads)
-            )  # pictures at a time: handing over a task costs as much as a header
+            # A task for each picture would cost as much as its header.
+            step = max(1, len(part) // (2 * threads))
             few = [slice(start, start + step) for start in range(0, len(part), step)]
             return out, [pool.submit(_decode, part[rows], column.source, out[rows]) for rows in few]
 
@@ -129,10 +133,19 @@ def _in_threads(column: Images, parts: Sequence[Sequence[int]], size: int) -> It
 
 
 def _in_processes(column: Images, parts: Sequence[Sequence[int]], size: int) -> Iterator[Decoded]:
-    """Batches go round: number i to process i mod n, each into its next slot of shared memory."""
+    """Batches go round: number i to process i mod n, each into its next slot of shared memory.
+
+    What a process cannot decode is tried once more here, where Pillow may have been told otherwise, and where the reason is
+    wanted. If processes cannot be had, or one ends before its time, threads do the rest.
+    """
+    count = max(1, min(PROCESSES, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), len(parts)))
     with contextlib.ExitStack() as stack:
-        count = min(PROCESSES, cores(), len(parts))
-        workers = [stack.enter_context(Worker(max(map(len, parts)), size)) for _ in range(count)]
+        try:
+            workers = [stack.enter_context(Worker(max(map(len, parts)), size)) for _ in range(count)]
+        except OSError as error:  # no memory, no descriptors, no processes, no such program
+            log.warning("Pictures are decoded in threads, as processes could not be started: %s.", error)
+            yield from _in_threads(column, parts, size)
+            return
 
         def send(i: int) -> None:
             if i < len(parts):
@@ -141,12 +154,16 @@ def _in_processes(column: Images, parts: Sequence[Sequence[int]], size: int) -> 
         for i in range(SLOTS * count):
             send(i)
         for i, part in enumerate(parts):
-            worker = workers[i % count]
-            wrong = worker.receive()
-            pixels = worker.slots[i // count % SLOTS, : len(part)].copy()
-            if wrong is None:  # the process has ended, perhaps for want of memory
-                wrong = _decode(part, column.source, pixels)
+            worker, slot = workers[i % count], i // count % SLOTS
+            if not worker.has_answered():
+                log.warning("Pictures are decoded in threads, as a process for it has ended.")
+                yield from _in_threads(column, parts[i:], size)
+                return
+            pixels, good = worker.pixels[slot, : len(part)].copy(), worker.good[slot, : len(part)].copy()
             send(i + SLOTS * count)
+            wrong: list[str | None] = [None] * len(part)
+            for j in np.flatnonzero(good == 0).tolist():
+                wrong[j : j + 1] = _decode(part[j : j + 1], column.source, pixels[j : j + 1])
             yield pixels, wrong
 
 
@@ -154,27 +171,33 @@ class Worker:
     """A process that decodes files into memory shared with this one.
 
     Not one of Python's own pools: they import the program's main module once more, for which a script must be written.
+    A line with a slot and paths goes in by its standard input; a byte comes back by a pipe when the slot is filled.
     """
 
     def __init__(self, batch: int, size: int) -> None:
-        shape = (SLOTS, batch, size, size, 3)
-        memory = os.memfd_create("dcmh-pixels")
-        try:
-            os.ftruncate(memory, int(np.prod(shape)))
-            self.slots = np.frombuffer(mmap.mmap(memory, 0), np.uint8).reshape(shape)
-            program = f"from dcmh.decoding import work; work({memory}, {shape})"
-            paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(memory,),
-                env=os.environ | {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"},
-                text=True,
-            )
-        finally:
-            os.close(memory)
+        with contextlib.ExitStack() as ours:
+            memory = _high(os.memfd_create("dcmh-pixels"))
+            ours.callback(os.close, memory)
+            os.ftruncate(memory, SLOTS * batch * (size * size * 3 + 1))
+            self.pixels, self.good = _shared(memory, batch, size)
+            self.answers, answer = map(_high, os.pipe())
+            ours.callback(os.close, answer)
+            given = (memory, answer, batch, size, images.MAX_MEGAPIXELS)
+            program = f"from dcmh.decoding import work; work{given}"
+            paths = [str(Path(__file__).parents[1]), *(path for path in sys.path if isinstance(path, str) and path)]
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", program],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(memory, answer),
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"},
+                )
+            except BaseException:
+                os.close(self.answers)
+                raise
+        self.greeted = False
 
     def __enter__(self) -> Self:
         return self
@@ -182,26 +205,52 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
+        os.close(self.answers)
 
     def send(self, slot: int, paths: Sequence[str]) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps([slot, paths]) + "\n")
+            self.process.stdin.write(json.dumps([slot, paths]).encode() + b"\n")
             self.process.stdin.flush()
 
-    def receive(self) -> list[str | None] | None:
-        """What is wrong with each picture of the batch sent first; None if the process is no more."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        return json.loads(line) if line.endswith("\n") else None
+    def has_answered(self) -> bool:
+        """Wait until the batch sent first is there; no, if the process is no more, or never was one of ours."""
+        if not self.greeted:
+            poll = select.poll()
+            poll.register(self.answers, select.POLLIN)
+            if not poll.poll(1000 * PATIENCE) or not os.read(self.answers, 1):
+                return False
+            self.greeted = True
+        return bool(os.read(self.answers, 1))
 
 
-def work(memory: int, shape: tuple[int, ...]) -> None:
-    """What a worker does: a line with a slot and paths comes in, pixels go to memory, a line with what is wrong goes out."""
+def work(memory: int, answer: int, batch: int, size: int, megapixels: int) -> None:
+    """What a worker does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, whose end ends the input
-    slots = np.frombuffer(mmap.mmap(memory, 0), np.uint8).reshape(shape)
-    for line in sys.stdin:
+    images.MAX_MEGAPIXELS = megapixels
+    pixels, good = _shared(memory, batch, size)
+    os.write(answer, b"!")
+    for line in sys.stdin.buffer:
         slot, paths = json.loads(line)
-        wrong = _decode(paths, Path, slots[slot, : len(paths)])
-        sys.stdout.write(json.dumps(wrong) + "\n")
-        sys.stdout.flush()
+        wrong = _decode(paths, Path, pixels[slot, : len(paths)])
+        good[slot, : len(paths)] = [reason is None for reason in wrong]
+        os.write(answer, b".")
+
+
+def _shared(memory: int, batch: int, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Pixels (slots, batch, size, size, 3), and which pictures are good, (slots, batch)."""
+    whole = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
+    pixels = whole[: SLOTS * batch * size * size * 3].reshape(SLOTS, batch, size, size, 3)
+    return pixels, whole[pixels.size :].reshape(SLOTS, batch)
+
+
+def _high(descriptor: int) -> int:
+    """The same file under a number of 3 or more: those below become the worker's standard input and output."""
+    if descriptor > 2:
+        return descriptor
+    import fcntl
+
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import functools
 import os
 from collections.abc import Iterator
 
@@ -11,7 +11,6 @@ import torch
 
 from dcmh.errors import DeviceError
 
-TRITON = importlib.util.find_spec("triton") is not None  # PyTorch for CPUs, and for some systems, comes without it
 PRECISIONS = ("auto", "bfloat16", "tf32", "float32", "float64")
 
 
@@ -38,6 +37,21 @@ def resolve(name: str = "auto") -> torch.device:
 def precision(name: str, device: torch.device) -> str:
     """What `auto` means: bfloat16 in image networks and tf32 in products on a GPU, float32 on a CPU."""
     return name if name != "auto" else "bfloat16" if device.type == "cuda" else "float32"
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton is there and can be loaded. PyTorch for CPUs, and for some systems, comes without it."""
+    try:
+        import triton  # noqa: F401
+    except Exception:  # one that does not fit the machine fails in many ways
+        return False
+    return True
+
+
+def current(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Within the block this GPU is the one that kernels are started on; nothing for other devices."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

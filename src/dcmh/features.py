@@ -116,7 +116,8 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
 
     @torch.inference_mode()
     def one(part: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return np.asarray(backbone(to_batch(part, target)).float().cpu().numpy(), np.float32)
+        with devices.current(target):
+            return np.asarray(backbone(to_batch(part, target)).float().cpu().numpy(), np.float32)
 
     if not isinstance(backbone, efficientnet.Encoder) or len(pixels) < 2:
         return one(pixels)

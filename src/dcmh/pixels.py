@@ -78,8 +78,8 @@ class Pixels:
                 if i + AHEAD < len(here):
                     ahead.append(pool.submit(roads[i % AHEAD].send, here[i + AHEAD], self._bytes))
                 if arrived is not None:
-                    torch.cuda.current_stream().wait_event(arrived)
-                    pixels.record_stream(torch.cuda.current_stream())
+                    torch.cuda.current_stream(self.device).wait_event(arrived)
+                    pixels.record_stream(torch.cuda.current_stream(self.device))
                 yield pixels
 
     def _bytes(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
@@ -113,7 +113,7 @@ class Road:
     ) -> tuple[Tensor, torch.cuda.Event | None]:
         """A batch on its way, and the event of its arrival."""
         if self.stream is None:
-            return load(rows, None), None
+            return load(rows, None).to(self.device), None
         if self.left is not None:
             self.left.synchronize()
         if self.memory is None or len(self.memory) != len(rows):

@@ -78,6 +78,17 @@ def likelihood_of_a_batch():
             torch.testing.assert_close(mine, stock, rtol=1e-4, atol=1e-4 * stock.abs().max().item())
 
 
+def not_a_number():
+    """What has gone wrong is passed on, not turned into 0; sums of squares beyond float32 give 0, as in PyTorch."""
+    x, bias = maps(1, 16, 4, 4), torch.zeros(16)
+    x[0, 3, 1, 1] = float("nan")
+    assert relu_kernels.bias_relu(x, bias)[0, 3, 1, 1].isnan()
+    assert lrn_kernels.relu_lrn(x, bias)[0, 1:6, 1, 1].isnan().all()
+    assert pool_kernels.max_pool(x, 1, 1)[0, 3].isnan().all()
+    x[0, 3, 1, 1] = 1e20
+    assert lrn_kernels.relu_lrn(x, bias)[0, 3, 1, 1] == lrn.relu_lrn(x, bias)[0, 3, 1, 1] == 0
+
+
 if __name__ == "__main__":
-    for case in (bias_relu, relu_lrn, max_pool, centred_blocks, likelihood_of_a_batch):
+    for case in (bias_relu, relu_lrn, max_pool, centred_blocks, likelihood_of_a_batch, not_a_number):
         case()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="Triton is there for Linux only")
+triton = pytest.importorskip("triton", reason="Triton is there for Linux only")
+STEPS = ("_forward", "_backward")
 
 
 def test_each_kernel_computes_what_pytorch_does():
@@ -16,3 +17,33 @@ def test_each_kernel_computes_what_pytorch_does():
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, cases], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_kernel_compiles_for_a_gpu(tmp_path, monkeypatch):
+    """For an H100 or H200, whose machine code Triton's own assembler writes without one."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from dcmh import likelihood_kernel
+    from dcmh.networks import lrn_kernels, pixel_kernels, pool_kernels, relu_kernels
+
+    maps, one, byte = "*bf16", "*fp32", "*u8"
+    size = dict.fromkeys(("pixels", "h", "w", "height", "width"), "i32")
+    real = dict.fromkeys(("k", "alpha", "factor", "scale", "shift", "low", "span"), "fp32")
+    known = size | real | {"total": "i32", "rows": "i32", "points": "i32", "chosen": byte, "words": "*i32"}
+    known |= dict.fromkeys(("x", "y", "dy", "dx", "out"), maps) | dict.fromkeys(("bias", "sums", "mean"), one)
+    known |= {"batch_words": "*i32", "there": "*i1", "outputs": one, "others": one, "gradients": one}
+    tiles = {"CHANNELS": 64, "TILE": 16}
+    bits = {"BITS": 64, "PADDED": 64, "WORDS": 1, "TILE": 64, "BLOCK": 64, "SOME": True, "PRECISION": "tf32"}
+    kernels = [(getattr(module, name), tiles) for module in (lrn_kernels, relu_kernels, pool_kernels) for name in STEPS]
+    kernels += [(pixel_kernels._blocks, {"H": 224, "W": 224, "C": 3, "S": 4, "ELEMENTS": 1024})]
+    kernels += [(likelihood_kernel._kernel, bits)]
+    for kernel, constants in kernels:
+        names = kernel.arg_names
+        types = {name: "constexpr" if name in constants else known[name] for name in names}
+        if kernel is pixel_kernels._blocks:
+            types["pixels"] = byte
+        source = ASTSource(kernel, types, {(names.index(name),): value for name, value in constants.items()})
+        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        assert compiled.asm["cubin"]

@@ -184,7 +184,8 @@ class DCMH(Hasher):
         target = distributed.join(self.device) if distributed.launched() else devices.resolve(self.device)
         recipe = self._recipe(self.views_)
         forked = torch.random.fork_rng(devices=[target] if target.type == "cuda" else [])
-        with forked, devices.arithmetic(self.precision, target, tried=self.network == "cnn-f"):
+        arithmetic = devices.arithmetic(self.precision, target, tried=self.network == "cnn-f")
+        with forked, devices.current(target), arithmetic:
             run = self._start(recipe, inputs, labels, observed, target)
             steps = min(len(side.rows) // min(self.batch_size, len(side.rows)) for side in run.sides)
             epochs = self.epochs or recipe.epochs(steps)
@@ -336,7 +337,8 @@ class DCMH(Hasher):
         network = self.networks_[modality].to(target)
         if isinstance(network, hashing.PixelNetwork):
             network.reduced = devices.precision(self.precision, target) == "bfloat16"
-        return outputs_of(network, values, self.bits, target)
+        with devices.current(target):
+            return outputs_of(network, values, self.bits, target)
 
     def _state(self) -> Arrays:
         return {

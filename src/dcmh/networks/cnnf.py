@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from dcmh import device as devices
@@ -44,7 +45,8 @@ class First(nn.Conv2d):
 
     def _seen(self, pixels: Tensor, mean: Tensor) -> Tensor:
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else mean.dtype
-        if devices.TRITON and pixels.is_contiguous(memory_format=torch.channels_last):
+        plain = dtype == torch.float64 or pixels.requires_grad
+        if not plain and pixels.is_contiguous(memory_format=torch.channels_last) and devices.has_triton():
             from dcmh.networks import pixel_kernels
 
             return pixel_kernels.centred_blocks(pixels, mean, self.stride[0], dtype)
@@ -90,10 +92,15 @@ class _Product(torch.autograd.Function):
         return torch.addmm(bias.to(x.dtype), x, low.T)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, low = ctx.saved_tensors
-        weight = torch.mm(gradient.T, x, out_dtype=torch.float32)
-        return gradient @ low, weight, gradient.sum(0, dtype=torch.float32)
+        wanted = ctx.needs_input_grad
+        return (
+            gradient @ low if wanted[0] else None,
+            torch.mm(gradient.T, x, out_dtype=torch.float32) if wanted[1] else None,
+            gradient.sum(0, dtype=torch.float32) if wanted[2] else None,
+        )
 
 
 class CNNF(nn.Module):

@@ -25,7 +25,7 @@ HALF, K, ALPHA, BETA = 2, 2.0, 1e-4, 0.75
 
 
 def relu_lrn(x: Tensor, bias: Tensor) -> Tensor:
-    """ReLU, then normalisation over neighbouring channels; x is (n, channels, height, width)."""
+    """Bias, ReLU, then normalisation over neighbouring channels; x is (n, channels, height, width)."""
     if relu.has_kernels(x):
         from dcmh.networks import lrn_kernels
 

@@ -11,9 +11,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from dcmh.networks.lrn import ALPHA, BETA, K
-from dcmh.networks.relu_kernels import PROGRAMS
+from dcmh.networks.relu_kernels import PROGRAMS, relu
 
 ELEMENTS, WARPS = 1024, 8  # of a tile: pixels x channels
 
@@ -34,6 +35,7 @@ class _ReluLRN(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         x, bias = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
@@ -65,7 +67,7 @@ def _biases(bias, channel, CHANNELS: tl.constexpr):
 def _powers(scale):
     """scale^-0.75 and scale^-1.75, by two square roots and no division: these functions are what takes time here."""
     root = tl.rsqrt(scale)
-    power = root * root * tl.rsqrt(root)
+    power = root * tl.sqrt(root)
     return power, power * root * root
 
 
@@ -73,12 +75,12 @@ def _powers(scale):
 def _forward(x, bias, y, pixels, CHANNELS: tl.constexpr, TILE: tl.constexpr, k, alpha):
     pixel = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
-    here = tl.maximum(_at(x, pixel, channel, pixels, CHANNELS) + _biases(bias, channel, CHANNELS), 0.0)
+    here = relu(_at(x, pixel, channel, pixels, CHANNELS) + _biases(bias, channel, CHANNELS))
     total = here * here
     for shift in tl.static_range(1, 3):
         low, high = channel - shift, channel + shift
-        before = tl.maximum(_at(x, pixel, low, pixels, CHANNELS) + _biases(bias, low, CHANNELS), 0.0)
-        after = tl.maximum(_at(x, pixel, high, pixels, CHANNELS) + _biases(bias, high, CHANNELS), 0.0)
+        before = relu(_at(x, pixel, low, pixels, CHANNELS) + _biases(bias, low, CHANNELS))
+        after = relu(_at(x, pixel, high, pixels, CHANNELS) + _biases(bias, high, CHANNELS))
         total += before * before + after * after
     power, _ = _powers(k + alpha * total)
     out = here * power
@@ -108,15 +110,15 @@ def _backward(x, bias, dy, dx, sums, pixels, CHANNELS: tl.constexpr, TILE: tl.co
     for start in range(tl.program_id(0) * TILE, pixels, tl.num_programs(0) * TILE):
         pixel = (start + tl.arange(0, TILE)).to(tl.int64)[:, None]
         # x' of the nine channels around, and the squares' sums of the five whose scale is needed
-        x0 = tl.maximum(_at(x, pixel, channel - 4, pixels, CHANNELS) + b0, 0.0)
-        x1 = tl.maximum(_at(x, pixel, channel - 3, pixels, CHANNELS) + b1, 0.0)
-        x2 = tl.maximum(_at(x, pixel, channel - 2, pixels, CHANNELS) + b2, 0.0)
-        x3 = tl.maximum(_at(x, pixel, channel - 1, pixels, CHANNELS) + b3, 0.0)
-        x4 = tl.maximum(_at(x, pixel, channel, pixels, CHANNELS) + b4, 0.0)
-        x5 = tl.maximum(_at(x, pixel, channel + 1, pixels, CHANNELS) + b5, 0.0)
-        x6 = tl.maximum(_at(x, pixel, channel + 2, pixels, CHANNELS) + b6, 0.0)
-        x7 = tl.maximum(_at(x, pixel, channel + 3, pixels, CHANNELS) + b7, 0.0)
-        x8 = tl.maximum(_at(x, pixel, channel + 4, pixels, CHANNELS) + b8, 0.0)
+        x0 = relu(_at(x, pixel, channel - 4, pixels, CHANNELS) + b0)
+        x1 = relu(_at(x, pixel, channel - 3, pixels, CHANNELS) + b1)
+        x2 = relu(_at(x, pixel, channel - 2, pixels, CHANNELS) + b2)
+        x3 = relu(_at(x, pixel, channel - 1, pixels, CHANNELS) + b3)
+        x4 = relu(_at(x, pixel, channel, pixels, CHANNELS) + b4)
+        x5 = relu(_at(x, pixel, channel + 1, pixels, CHANNELS) + b5)
+        x6 = relu(_at(x, pixel, channel + 2, pixels, CHANNELS) + b6)
+        x7 = relu(_at(x, pixel, channel + 3, pixels, CHANNELS) + b7)
+        x8 = relu(_at(x, pixel, channel + 4, pixels, CHANNELS) + b8)
         inner = x2 * x2 + x3 * x3 + x4 * x4
         s2 = x0 * x0 + x1 * x1 + inner
         s3 = x1 * x1 + inner + x5 * x5

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 ELEMENTS = 2048  # of a tile: pixels x channels
 
@@ -35,6 +36,7 @@ class _MaxPool(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (chosen,) = ctx.saved_tensors
         n, channels, *size = ctx.shape
@@ -61,7 +63,7 @@ def _forward(x, y, chosen, pixels, h, w, height, width, CHANNELS: tl.constexpr, 
         inside = here & (r < h) & (c < w)
         place = ((picture * h + r) * w + c)[:, None] * CHANNELS + channel
         value = tl.load(x + place, mask=inside[:, None], other=float("-inf")).to(tl.float32)
-        larger = value > best
+        larger = (value > best) | (value != value)  # NaN is passed on, as by PyTorch
         best = tl.where(larger, value, best)
         which = tl.where(larger, i, which)
     place = out.to(tl.int64)[:, None] * CHANNELS + channel

@@ -23,6 +23,7 @@ def add(x: Tensor, bias: Tensor) -> Tensor:
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether our Triton kernels take these maps: on a GPU, channels last, a power of two of them."""
+    """Whether our Triton kernels, which compute in float32, take these maps: on a GPU, channels last, a power of two of them."""
     two = x.shape[1] & (x.shape[1] - 1) == 0
-    return devices.TRITON and x.is_cuda and two and x.is_contiguous(memory_format=torch.channels_last)
+    last = x.is_contiguous(memory_format=torch.channels_last)
+    return x.is_cuda and two and last and x.dtype != torch.float64 and devices.has_triton()

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 ELEMENTS, WARPS = 2048, 8  # of a tile: pixels x channels
 PROGRAMS = 1056  # backwards: eight for each of an H200's processors
@@ -33,6 +34,7 @@ class _BiasReLU(torch.autograd.Function):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         (y,) = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
@@ -46,12 +48,18 @@ class _BiasReLU(torch.autograd.Function):
 
 
 @triton.jit
+def relu(x):
+    """A network that has become NaN is seen as such."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _forward(x, bias, y, pixels, CHANNELS: tl.constexpr, TILE: tl.constexpr):
     pixel = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
     place = pixel * CHANNELS + channel
     value = tl.load(x + place, mask=pixel < pixels, other=0.0).to(tl.float32) + tl.load(bias + channel)
-    tl.store(y + place, tl.maximum(value, 0.0).to(y.dtype.element_ty), mask=pixel < pixels)
+    tl.store(y + place, relu(value).to(y.dtype.element_ty), mask=pixel < pixels)
 
 
 @triton.jit
