@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,9 +101,13 @@ def test_processes_end_with_the_loop(started, files):
     assert all(worker.process.returncode is not None for worker in started)
 
 
-@pytest.mark.parametrize("program", ["/no/such/python", "/bin/cat", ""])
-def test_without_processes_there_are_threads(started, files, monkeypatch, program, caplog):
-    """No program, one that is not ours and waits for ever, and none known."""
+@pytest.mark.parametrize("program", ["/no/such/python", "/bin/true", "waits", ""])
+def test_without_processes_there_are_threads(started, files, tmp_path, monkeypatch, program, caplog):
+    """No program, one that ends, one that is not ours and waits for ever, and none known."""
+    if program == "waits":
+        program = str(tmp_path / "waits")
+        Path(program).write_text("#!/bin/sh\nexec sleep 100\n")
+        Path(program).chmod(0o755)
     monkeypatch.setattr(sys, "executable", program)
     monkeypatch.setattr(decoding, "PATIENCE", 0.3)
     column = Images(files[:6])

@@ -1,7 +1,9 @@
 """Two processes of torchrun train one model: the codes, buffers and networks of one process, up to float noise."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,31 +12,12 @@ import pytest
 SCRIPT = """
 import sys
 import numpy as np
-import torch
-from torch import nn
 from dcmh import distributed, networks
-from dcmh.data.columns import Images, Vectors
-from dcmh.data.dataset import Dataset
 from dcmh.methods.dcmh import DCMH
+from small_network import photos, small
 
-class Small(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 9, stride=8)
-        self.full = nn.Linear(6, 10)
-    def forward(self, pixels):
-        return torch.relu(self.full(torch.relu(self.conv(pixels.to(self.full.weight.dtype) / 128 - 1)).mean((2, 3))))
-
-def backbone(name, weights=None):
-    torch.manual_seed(5)
-    return Small(), 10
-
-networks.backbone = backbone
-random = np.random.default_rng(0)
-classes = random.integers(0, 3, 48)
-pixels = (random.integers(0, 120, (48, 224, 224, 3)) + 60 * classes[:, None, None, None]).astype(np.uint8)
-text = random.normal(size=(48, 12)).astype(np.float32) + classes[:, None]
-data = Dataset({"image": Images(list(pixels)), "text": Vectors(text)}, labels=np.eye(3, dtype=np.uint8)[classes])
+networks.backbone = small
+data = photos()
 kept = {}
 model = DCMH(16, recipe=sys.argv[2], epochs=3, batch_size=16, hidden=32, finetune=True, device="cpu", precision="float64")
 record = model._update_codes
@@ -52,10 +35,11 @@ distributed.leave()
 
 
 @pytest.mark.parametrize("recipe", ["paper", "stable"])
-def test_two_processes_give_what_one_gives(tmp_path, recipe):
+def test_two_processes_give_what_one_gives(tmp_path, recipe, monkeypatch):
     script = tmp_path / "learn.py"
     script.write_text(SCRIPT)
     run = [sys.executable, str(script), str(tmp_path), recipe]
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     subprocess.run(run, check=True, timeout=200)
     together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--local-addr", "127.0.0.1"]
     subprocess.run([sys.executable, *together, *run[1:]], check=True, timeout=200, capture_output=True)

@@ -142,6 +142,8 @@ def _in_processes(column: Images, parts: Sequence[Sequence[int]], size: int) -> 
     with contextlib.ExitStack() as stack:
         try:
             workers = [stack.enter_context(Worker(max(map(len, parts)), size)) for _ in range(count)]
+            for worker in workers:
+                worker.greet()
         except OSError as error:  # no memory, no descriptors, no processes, no such program
             log.warning("Pictures are decoded in threads, as processes could not be started: %s.", error)
             yield from _in_threads(column, parts, size)
@@ -163,7 +165,7 @@ def _in_processes(column: Images, parts: Sequence[Sequence[int]], size: int) -> 
             send(i + SLOTS * count)
             wrong: list[str | None] = [None] * len(part)
             for j in np.flatnonzero(good == 0).tolist():
-                wrong[j : j + 1] = _decode(part[j : j + 1], column.source, pixels[j : j + 1])
+                (wrong[j],) = _decode(part[j : j + 1], column.source, pixels[j : j + 1])
             yield pixels, wrong
 
 
@@ -197,7 +199,6 @@ class Worker:
             except BaseException:
                 os.close(self.answers)
                 raise
-        self.greeted = False
 
     def __enter__(self) -> Self:
         return self
@@ -207,6 +208,13 @@ class Worker:
         self.process.communicate()
         os.close(self.answers)
 
+    def greet(self) -> None:
+        """Wait until the process is ready; an OSError, if it does not get so, or was never one of ours."""
+        poll = select.poll()
+        poll.register(self.answers, select.POLLIN)
+        if not poll.poll(1000 * PATIENCE) or not self.has_answered():
+            raise ChildProcessError(f"{sys.executable} does not answer")
+
     def send(self, slot: int, paths: Sequence[str]) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -214,13 +222,7 @@ class Worker:
             self.process.stdin.flush()
 
     def has_answered(self) -> bool:
-        """Wait until the batch sent first is there; no, if the process is no more, or never was one of ours."""
-        if not self.greeted:
-            poll = select.poll()
-            poll.register(self.answers, select.POLLIN)
-            if not poll.poll(1000 * PATIENCE) or not os.read(self.answers, 1):
-                return False
-            self.greeted = True
+        """Wait for a byte: the batch sent first is there. No, if the process is no more."""
         return bool(os.read(self.answers, 1))
 
 
