@@ -28,7 +28,7 @@ data = dcmh.Dataset(
 print(f"{data}; {data.complete().sum()} have all three")
 
 split = data.split(queries=30, seed=0)  # queries have every modality; the others learn from what they have
-model = dcmh.DCMH(bits=32, seed=0, hidden=256, epochs=60).fit(split.train)
+model = dcmh.DCMH(bits=32, seed=0, hidden=256, epochs=60, device="cpu").fit(split.train)  # the same everywhere
 report = dcmh.evaluate(model, split, joint=True)
 
 print(f"\nMAP by chance {report.chance:.2f}; rows ask, columns answer")

@@ -16,7 +16,9 @@ def pictures():
     return toy(n=8, size=40).take(range(6)).columns["image"]
 
 
-def test_features_are_the_networks(pictures):
+def test_features_are_the_networks(pictures, tmp_path, monkeypatch):
+    """On a GPU, too: a cache, and the codes of an index, may come from either."""
+    monkeypatch.setenv("DCMH_HOME", str(tmp_path))
     found = features.extract(pictures)
     network, width = backbone("efficientnet-lite0")
     network.eval()

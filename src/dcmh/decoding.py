@@ -15,7 +15,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -57,19 +57,20 @@ def decoded_batches(
     """
     parts = [list(rows[start : start + batch]) for start in range(0, len(rows), batch)]
     decode = _in_processes if processes_pay(column, rows, batch) else _in_threads
-    for part, (pixels, wrong) in zip(parts, decode(column, parts, size), strict=True):
-        if not any(wrong):
-            yield part, pixels
-            continue
-        good = []
-        for i, reason in enumerate(wrong):
-            if reason is None:
-                good.append(i)
-            elif on_error is None:
-                raise unreadable(column, part[i], reason)
-            else:
-                on_error(part[i], reason)
-        yield [part[i] for i in good], pixels[good]
+    with contextlib.closing(decode(column, parts, size)) as decoded:  # whoever stops early ends the workers, too
+        for part, (pixels, wrong) in zip(parts, decoded, strict=True):
+            if not any(wrong):
+                yield part, pixels
+                continue
+            good = []
+            for i, reason in enumerate(wrong):
+                if reason is None:
+                    good.append(i)
+                elif on_error is None:
+                    raise unreadable(column, part[i], reason)
+                else:
+                    on_error(part[i], reason)
+            yield [part[i] for i in good], pixels[good]
 
 
 def unreadable(column: Images, row: int, reason: object) -> DataError:
@@ -110,7 +111,7 @@ def _decode(
 # -- threads ----------------------------------------------------------------------------------------------------------
 
 
-def _in_threads(column: Images, parts: Sequence[Sequence[int]], size: int) -> Iterator[Decoded]:
+def _in_threads(column: Images, parts: Sequence[Sequence[int]], size: int) -> Generator[Decoded, None, None]:
     threads = min(THREADS, cores())
     with ThreadPoolExecutor(threads, "dcmh-decode") as pool:
 
@@ -132,7 +133,7 @@ def _in_threads(column: Images, parts: Sequence[Sequence[int]], size: int) -> It
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
-def _in_processes(column: Images, parts: Sequence[Sequence[int]], size: int) -> Iterator[Decoded]:
+def _in_processes(column: Images, parts: Sequence[Sequence[int]], size: int) -> Generator[Decoded, None, None]:
     """Batches go round: number i to process i mod n, each into its next slot of shared memory.
 
     What a process cannot decode is tried once more here, where Pillow may have been told otherwise, and where the reason is

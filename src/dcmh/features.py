@@ -111,12 +111,12 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
     """Features of decoded pictures (n, height, width, 3), uint8.
 
     On a CPU each core takes a few of them at a time. All of it is float32: bfloat16 is faster where the CPU has it, but
-    then codes would depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py).
+    then codes would depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py). So does tf32 on a GPU.
     """
 
     @torch.inference_mode()
     def one(part: NDArray[np.uint8]) -> NDArray[np.float32]:
-        with devices.current(target):
+        with devices.current(target), devices.arithmetic("float32", target, tried=False):
             return np.asarray(backbone(to_batch(part, target)).float().cpu().numpy(), np.float32)
 
     if not isinstance(backbone, efficientnet.Encoder) or len(pixels) < 2:

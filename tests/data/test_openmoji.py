@@ -23,11 +23,12 @@ def drawn(tmp_path_factory):
 
 @needs_packages
 def test_drawings_have_names_tags_and_groups(drawn):
-    assert len(drawn) > (1800 if features.check("raqm") else 1000)
+    shaped = features.check("raqm")  # without it drawings of several characters are left out, most flags among them
+    assert len(drawn) > (1800 if shaped else 1000)
     assert len(drawn.label_names) == 9
     assert "animals & nature" in drawn.label_names
     assert (drawn.labels.sum(axis=1) == 1).all()
-    assert (drawn.labels.sum(axis=0) >= 50).all()
+    assert (drawn.labels.sum(axis=0) >= (50 if shaped else 5)).all()
     text = dict(zip(drawn.ids, drawn.text.values, strict=True))
     assert text["1F383"] == "jack-o-lantern celebration halloween jack lantern"
     assert "OpenMoji" in drawn.notes[0]

@@ -114,7 +114,7 @@ def test_it_answers_words_without_torch_and_ends_in_order(start, index):
     }
     assert len(server.get("/api/search?text=sunny&k=3")["hits"]) == 3
     assert server.ask("GET", "/api/items/1/thumbnail")[0] == 200
-    assert "torch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert "libtorch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
     assert server.ask("GET", "/api/health", Host="evil.example")[0] == 421
     answer = server.stop()
     assert (answer.code, answer.last) == (0, "Stopped.")

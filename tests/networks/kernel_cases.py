@@ -1,4 +1,6 @@
-"""Each Triton kernel against plain PyTorch, on a CPU: run by test_kernels.py in processes with TRITON_INTERPRET=1."""
+"""Each Triton kernel against plain PyTorch on a CPU: run by test_kernels.py in a process of its own, on a GPU or interpreted."""
+
+import os
 
 import torch
 from torch.nn import functional
@@ -8,6 +10,7 @@ from dcmh.networks import cnnf, lrn, lrn_kernels, pixel_kernels, pool_kernels, r
 
 torch.manual_seed(0)
 last = torch.channels_last
+place = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"  # where the kernels run
 
 
 def maps(*shape, scale=30.0):
@@ -17,13 +20,13 @@ def maps(*shape, scale=30.0):
 def compare(ours, theirs, *inputs, tolerance=1e-5):
     """Two functions of the same inputs: their values, and their gradients for one gradient of the values."""
     results = []
-    for function in (ours, theirs):
-        given = [value.detach().clone(memory_format=torch.preserve_format).requires_grad_() for value in inputs]
+    for function, where in ((ours, place), (theirs, "cpu")):
+        given = [value.detach().to(where, copy=True).requires_grad_() for value in inputs]
         value = function(*given)
         torch.manual_seed(1)
-        results.append([value, *torch.autograd.grad(value, given, torch.randn(value.shape))])
+        results.append([value, *torch.autograd.grad(value, given, torch.randn(value.shape).to(where))])
     for mine, stock in zip(*results, strict=True):
-        torch.testing.assert_close(mine, stock, rtol=tolerance, atol=tolerance * stock.abs().max().item())
+        torch.testing.assert_close(mine.cpu(), stock, rtol=tolerance, atol=tolerance * stock.abs().max().item())
 
 
 def bias_relu():
@@ -58,10 +61,10 @@ def centred_blocks():
     for pixels in (torch.randint(0, 256, (3, 8, 12, 3), dtype=torch.uint8), torch.rand(1, 8, 12, 3) * 255):
         pixels = pixels.permute(0, 3, 1, 2)
         for dtype in (torch.float32, torch.bfloat16):
-            ours = pixel_kernels.centred_blocks(pixels, mean, 4, dtype)
+            ours = pixel_kernels.centred_blocks(pixels.to(place), mean.to(place), 4, dtype)
             assert ours.is_contiguous(memory_format=last)
             near = 0 if dtype == torch.float32 else 2**-7  # the interpreter cuts the last bit off, a GPU rounds
-            torch.testing.assert_close(ours, cnnf.blocks(pixels - mean, 4).to(dtype), rtol=near, atol=0)
+            torch.testing.assert_close(ours.cpu(), cnnf.blocks(pixels - mean, 4).to(dtype), rtol=near, atol=0)
 
 
 def likelihood_of_a_batch():
@@ -72,21 +75,23 @@ def likelihood_of_a_batch():
     similarity, words = likelihood.SharedLabels(labels), likelihood._words(labels)
     for there in (None, torch.rand(points) < 0.7):
         form = likelihood.Form(1.5, -0.7, 0.02)
-        ours = likelihood_kernel.likelihood_and_gradient(outputs, others, batch, words, *form, there)
+        given = [value.to(place) for value in (outputs, others, batch, words)]
+        ours = likelihood_kernel.likelihood_and_gradient(*given, *form, None if there is None else there.to(place))
         theirs = likelihood._blockwise(outputs, others, similarity, batch, form, there)
         for mine, stock in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(mine, stock, rtol=1e-4, atol=1e-4 * stock.abs().max().item())
+            torch.testing.assert_close(mine.cpu(), stock, rtol=1e-4, atol=1e-4 * stock.abs().max().item())
 
 
 def not_a_number():
     """What has gone wrong is passed on, not turned into 0; sums of squares beyond float32 give 0, as in PyTorch."""
     x, bias = maps(1, 16, 4, 4), torch.zeros(16)
     x[0, 3, 1, 1] = float("nan")
-    assert relu_kernels.bias_relu(x, bias)[0, 3, 1, 1].isnan()
-    assert lrn_kernels.relu_lrn(x, bias)[0, 1:6, 1, 1].isnan().all()
-    assert pool_kernels.max_pool(x, 1, 1)[0, 3].isnan().all()
+    given = x.to(place), bias.to(place)
+    assert relu_kernels.bias_relu(*given)[0, 3, 1, 1].isnan()
+    assert lrn_kernels.relu_lrn(*given)[0, 1:6, 1, 1].isnan().all()
+    assert pool_kernels.max_pool(given[0], 1, 1)[0, 3].isnan().all()
     x[0, 3, 1, 1] = 1e20
-    assert lrn_kernels.relu_lrn(x, bias)[0, 3, 1, 1] == lrn.relu_lrn(x, bias)[0, 3, 1, 1] == 0
+    assert lrn_kernels.relu_lrn(x.to(place), bias.to(place))[0, 3, 1, 1] == lrn.relu_lrn(x, bias)[0, 3, 1, 1] == 0
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def _read_old(file: Path) -> dict[str, Variable]:
     except ImportError as error:
         raise MissingExtra('Reading .mat files needs SciPy. Install: pip install "dcmh[bench]"') from error
     try:
-        found = loadmat(file)
+        found = loadmat(file, **({"spmatrix": False} if "spmatrix" in signature(loadmat).parameters else {}))
     except Exception as error:  # SciPy raises almost anything on damaged files
         raise DataError(f"{file.name} is no MATLAB file, or it is damaged ({error}). Get it again.") from error
     return {
