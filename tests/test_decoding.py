@@ -1,6 +1,5 @@
 """Pictures in batches: in order, the bad ones told; by threads and by processes alike."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from dcmh import decoding, images
+from dcmh import decoding, decoding_workers, images
 from dcmh.data import Images
 from dcmh.errors import DataError
 
@@ -27,22 +26,44 @@ def files(tmp_path):
     return [*paths[:6], tmp_path / "bad.jpg", *paths[6:]]
 
 
-@pytest.fixture(params=["threads", "processes"])
-def way(request, monkeypatch):
-    if request.param == "processes":
-        if not hasattr(os, "memfd_create"):
-            pytest.skip("processes share memory on Linux only")
-        for name in ("FILES", "CORES"):
-            monkeypatch.setattr(decoding, name, 1)
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that were started."""
+    found = []
+    begin = decoding_workers.Worker.__init__
+
+    def noted(self, *given):
+        begin(self, *given)
+        found.append(self)
+
+    monkeypatch.setattr(decoding_workers.Worker, "__init__", noted)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
+    return found
+
+
+@pytest.fixture
+def processes(started, monkeypatch):
+    """The same, where they are started at once."""
+    if not decoding_workers.can_work():
+        pytest.skip("processes share memory on Linux only")
+    for name in ("FILES", "CORES"):
+        monkeypatch.setattr(decoding, name, 1)
+    return started
+
+
+@pytest.fixture(params=["threads", "processes"])
+def way(request, started):
+    if request.param == "processes":
+        request.getfixturevalue("processes")
     return request.param
 
 
-def test_batches_are_in_order_and_bad_ones_left_out(way, files):
+def test_batches_are_in_order_and_bad_ones_left_out(way, files, started):
     bad = []
-    column = Images(files)
-    assert decoding.processes_pay(column, range(12), 2) == (way == "processes")
-    parts = list(decoding.decoded_batches(column, range(12), batch=2, size=32, on_error=lambda *said: bad.append(said)))
+    parts = list(
+        decoding.decoded_batches(Images(files), range(12), batch=2, size=32, on_error=lambda *said: bad.append(said))
+    )
+    assert len(started) == (2 if way == "processes" else 0)
     assert [rows for rows, _ in parts] == [[0, 1], [2, 3], [4, 5], [7], [8, 9], [10, 11]]
     assert bad == [(6, "not an image")]
     for rows, pixels in parts:
@@ -54,68 +75,81 @@ def test_a_bad_picture_is_an_error_with_its_name(way, files):
         list(decoding.decoded_batches(Images(files), range(12), batch=2, size=32))
 
 
-def test_pictures_that_are_no_files_are_left_to_threads(way, files):
+def test_pictures_that_are_no_files_are_left_to_threads(processes, files):
     arrays = Images([images.decode(path, 40) for path in files[:3]])
-    assert not decoding.processes_pay(arrays, range(3))
     ((rows, pixels),) = decoding.decoded_batches(arrays, range(3), size=40)
     assert rows == [0, 1, 2]
     assert np.array_equal(pixels, arrays.values)
+    assert not processes
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """The processes that were started."""
-    if not hasattr(os, "memfd_create"):
-        pytest.skip("processes share memory on Linux only")
-    for name in ("FILES", "CORES"):
-        monkeypatch.setattr(decoding, name, 1)
-    monkeypatch.setattr(decoding, "cores", lambda: 2)
-    found = []
-    begin = decoding.Worker.__init__
-    monkeypatch.setattr(decoding.Worker, "__init__", lambda self, *given: (begin(self, *given), found.append(self))[0])
-    return found
+def test_processes_start_when_many_files_have_come_and_end_when_told(processes, files, monkeypatch):
+    monkeypatch.setattr(decoding, "FILES", 4)
+    column = Images(files[:6])
+    with decoding.Decoder(32) as decoder:
+        for _ in range(2):
+            for group in ([0, 1, 2], [3, 4, 5]):
+                pixels, wrong = decoder.begin(column, group).result()
+                assert np.array_equal(pixels, [images.decode(files[row], 32) for row in group])
+                assert wrong == [None] * 3
+            decoder.rest()
+        assert len(processes) == 4  # two each time
+        assert all(worker.process.returncode is not None for worker in processes)
+
+
+def test_what_was_begun_can_be_asked_for_in_any_order_and_after_the_end(processes, files, monkeypatch):
+    monkeypatch.setattr(decoding, "CHUNK", 1)
+    column = Images(files[:6])
+    with decoding.Decoder(32) as decoder:
+        begun = [decoder.begin(column, [i % 6, 0, 1, 2]) for i in range(12)]  # more than fits
+        for i in (7, 3, 11):
+            assert np.array_equal(begun[i].result()[0][0], images.decode(files[i % 6], 32))
+        decoder.rest()
+        for i in (0, 10):
+            assert np.array_equal(begun[i].result()[0][0], images.decode(files[i % 6], 32))
+    assert len(processes) == 2
 
 
 def numbers(batches):
     return [rows for rows, _ in batches]
 
 
-def test_a_process_that_ends_is_not_missed(started, files, caplog):
-    column = Images(files[:6])
-    batches = decoding.decoded_batches(column, range(6), batch=1, size=32)
+def test_a_process_that_ends_is_not_missed(processes, files, caplog):
+    column = Images(files[:6] * 20)
+    batches = decoding.decoded_batches(column, range(120), batch=1, size=32)
     found = [next(batches)]
-    started[1].process.kill()
-    started[1].process.wait()
+    processes[1].process.kill()
+    processes[1].process.wait()
     found += batches
-    assert numbers(found) == [[row] for row in range(6)]
-    assert all(np.array_equal(pixels[0], images.decode(files[rows[0]], 32)) for rows, pixels in found)
-    assert all(worker.process.returncode is not None for worker in started)
+    assert numbers(found) == [[row] for row in range(120)]
+    assert all(np.array_equal(pixels[0], images.decode(files[rows[0] % 6], 32)) for rows, pixels in found)
+    assert all(worker.process.returncode is not None for worker in processes)
     assert "a process for it has ended" in caplog.text
 
 
-def test_processes_end_with_the_loop(started, files):
+def test_processes_end_with_the_loop(processes, files):
     batches = decoding.decoded_batches(Images(files[:6]), range(6), batch=1, size=32)
     next(batches)
     batches.close()
-    assert len(started) == 2
-    assert all(worker.process.returncode is not None for worker in started)
+    assert len(processes) == 2
+    assert all(worker.process.returncode is not None for worker in processes)
 
 
 @pytest.mark.parametrize("program", ["/no/such/python", "/bin/true", "waits", ""])
-def test_without_processes_there_are_threads(started, files, tmp_path, monkeypatch, program, caplog):
+def test_without_processes_there_are_threads(processes, files, tmp_path, monkeypatch, program, caplog):
     """No program, one that ends, one that is not ours and waits for ever, and none known."""
     if program == "waits":
         program = str(tmp_path / "waits")
         Path(program).write_text("#!/bin/sh\nexec sleep 100\n")
         Path(program).chmod(0o755)
     monkeypatch.setattr(sys, "executable", program)
-    monkeypatch.setattr(decoding, "PATIENCE", 0.3)
+    monkeypatch.setattr(decoding_workers, "PATIENCE", 0.3)
     column = Images(files[:6])
     assert numbers(decoding.decoded_batches(column, range(6), batch=2, size=32)) == [[0, 1], [2, 3], [4, 5]]
     assert program == "" or "decoded in threads" in caplog.text
 
 
-def test_what_pillow_was_told_holds(started, tmp_path, monkeypatch):
+def test_what_pillow_was_told_holds(processes, tmp_path, monkeypatch):
     """A picture that a process refuses is tried again where the user's settings are."""
     whole = tmp_path / "whole.jpg"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(whole)
@@ -130,7 +164,7 @@ def test_what_pillow_was_told_holds(started, tmp_path, monkeypatch):
         list(decoding.decoded_batches(column, range(2), batch=1, size=32))
 
 
-def test_names_that_are_too_long_do_not_fill_the_pipes(started, tmp_path):
+def test_names_that_are_too_long_do_not_fill_the_pipes(processes, tmp_path):
     bad = []
     column = Images([tmp_path / (f"{i}" + "中" * 400) for i in range(256)])
     found = list(decoding.decoded_batches(column, range(256), size=32, on_error=lambda *said: bad.append(said)))
@@ -145,15 +179,14 @@ from dcmh.data import Images
 decoding.FILES = decoding.CORES = 1
 sys.path.append(pathlib.Path("somewhere"))
 column = Images(FILES)
-assert decoding.processes_pay(column, range(6), 2)
-decoding._in_threads = None
+decoding.ThreadPoolExecutor.submit = None
 count = sum(len(pixels) for _, pixels in decoding.decoded_batches(column, range(6), batch=2, size=32))
 sys.stderr.write(f"{count} decoded")
 """
 
 
 @pytest.mark.parametrize("closed", ["", "<&-", ">&-", "<&- >&-"])
-def test_a_script_needs_no_guard_nor_open_files_and_shadows_nothing(started, files, tmp_path, closed):
+def test_a_script_needs_no_guard_nor_open_files_and_shadows_nothing(processes, files, tmp_path, closed):
     """Python's own pools run the main module once more in each process; and what -c runs looks into the current folder."""
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     script = tmp_path / "scripts" / "all.py"

@@ -127,6 +127,9 @@ def test_pictures_are_the_same_in_shards(small, tmp_path, monkeypatch):
         def __init__(self):
             self.record = {"fingerprint": "x"}
 
+        def rest(self):
+            pass
+
     monkeypatch.setattr(module, "encode_column", one)
     rng = np.random.default_rng(0)
     pictures = dcmh.Images(list(rng.integers(0, 256, (100, 4, 4, 3), dtype=np.uint8)))

@@ -28,6 +28,8 @@ from dcmh.networks.hashing import PixelNetwork
 
 Progress = Callable[[int, int], None]  # pictures done, pictures in all
 
+BATCH_ON_GPU = 256  # with fewer it waits for its kernels to be launched
+
 
 class Store(Protocol):
     def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]: ...
@@ -84,17 +86,22 @@ def _compute(
     backbone = frozen(network, weights, target)
     computed: dict[bytes, NDArray[np.float32]] = {}
     key_of = {row: key for key, row in missing.items()}
-    done = 0
-    for rows, pixels in decoded_batches(column, list(missing.values()), on_error=on_error):
+    done, batch = 0, batch_on(target)
+    for rows, pixels in decoded_batches(column, list(missing.values()), batch=batch, on_error=on_error):
         if len(pixels):
             values = run(backbone, pixels, target)
             entries = [(key_of[row], value) for row, value in zip(rows, values, strict=True)]
             store.put(entries)
             computed.update(entries)
-        done = min(done + BATCH, len(missing))
+        done = min(done + batch, len(missing))
         if progress:
             progress(done, len(missing))
     return computed
+
+
+def batch_on(target: torch.device) -> int:
+    """Pictures that go through a network at once."""
+    return BATCH_ON_GPU if target.type == "cuda" else BATCH
 
 
 def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Module:
@@ -155,7 +162,7 @@ def hashed(network: PixelNetwork, column: Images, target: torch.device) -> Itera
     fast = takes_encoder(network, target)
     if fast and not network.encoder:
         network.encoder.append(efficientnet.Encoder(network.backbone))  # type: ignore[arg-type]
-    for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
+    for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist(), batch=batch_on(target)):
         if fast:
             yield rows, network.head(torch.from_numpy(run(network.encoder[0], pixels, target)))
         else:

@@ -49,6 +49,7 @@ def helpers(workers: int) -> Iterator[None]:
         sys.modules["torch"].set_num_threads(threads)
     else:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # read when torch is loaded
+    os.environ["LOCAL_WORLD_SIZE"] = str(workers)  # for whoever would take all cores
     own = os.environ | {"WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads)}
     started = [
         subprocess.Popen(
@@ -62,6 +63,7 @@ def helpers(workers: int) -> Iterator[None]:
     try:
         yield
     finally:
+        del os.environ["LOCAL_WORLD_SIZE"]
         for process in started:
             if process.poll() is None:
                 process.terminate()

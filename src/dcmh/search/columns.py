@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from dcmh.data.columns import Column, Images, Texts
 from dcmh.errors import ImageError
 from dcmh.images import content_hash
-from dcmh.search.encoders import BATCH, Encoders, PictureEncoder, Prepared, encode_texts
+from dcmh.search.encoders import Encoders, PictureEncoder, Prepared, encode_texts
 
 Codes = dict[int, bytes]  # row to packed code
 Failed = dict[int, str]  # row to reason
@@ -50,17 +52,25 @@ def _pictures(
         if progress:
             progress(len(found) + len(failed), len(rows))
 
-    for start in range(0, len(rows), BATCH):
-        batch, contents = [], []
-        for row in rows[start : start + BATCH]:
-            try:
-                contents.append(content_hash(column.source(row)))  # type: ignore[arg-type] # it is observed
-                batch.append(row)
-            except ImageError as error:
-                failed[row] = str(error)
-        ahead.append((batch, encoder.prepare([column.source(row) for row in batch], contents)))
-        if len(ahead) > 2:
+    def content(row: int) -> bytes | ImageError:
+        try:
+            return content_hash(column.source(row))  # type: ignore[arg-type] # it is observed
+        except ImageError as error:
+            return error
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-hash") as pool:
+        for start in range(0, len(rows), encoder.batch):
+            batch, contents = [], []
+            part = rows[start : start + encoder.batch]
+            for row, hashed in zip(part, pool.map(content, part), strict=True):
+                if isinstance(hashed, ImageError):
+                    failed[row] = str(hashed)
+                else:
+                    batch.append(row)
+                    contents.append(hashed)
+            ahead.append((batch, encoder.prepare(column, batch, contents)))
+            if len(ahead) > 2:
+                finish()
+        while ahead:
             finish()
-    while ahead:
-        finish()
     return found, failed

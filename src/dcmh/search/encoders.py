@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +17,12 @@ from dcmh.words import TextEncoder, open_words, text_modality
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
+    from dcmh.decoding import Begun
     from dcmh.methods.base import Hasher
 
 Packed = NDArray[np.uint8]
 
-BATCH = 32  # pictures in the network at once; that of `dcmh.features`, which would load torch
+BATCH = 32  # pictures in the network at once, on a CPU; that of `dcmh.features`, which would load torch
 
 
 class Encoders:
@@ -85,6 +84,11 @@ class Encoders:
             self._pictures[modality] = PictureEncoder(self.model, modality)
         return self._pictures[modality]
 
+    def rest(self) -> None:
+        """For now nothing more is to be encoded: processes that were started for it end."""
+        for encoder in self._pictures.values():
+            encoder.rest()
+
     def vectors(self, modality: str, column: Column) -> Packed:
         return codes.pack(self.model.encode(**{modality: column}))
 
@@ -116,11 +120,12 @@ class Prepared:
     def __init__(self, contents: Sequence[bytes]) -> None:
         self.contents = contents
         self.known: dict[bytes, NDArray[np.float32]] = {}
-        self.decoding: dict[int, Future[NDArray[np.uint8]]] = {}  # by place in contents
+        self.missing: list[int] = []  # places in contents of the pictures that are decoded
+        self.begun: Begun | None = None
 
     def cancel(self) -> None:
-        for future in self.decoding.values():
-            future.cancel()
+        if self.begun is not None:
+            self.begun.cancel()
 
 
 class PictureEncoder:
@@ -130,6 +135,7 @@ class PictureEncoder:
     """
 
     def __init__(self, model: Hasher, modality: str) -> None:
+        from dcmh.decoding import Decoder
         from dcmh.features import FeatureStore
         from dcmh.views import FeatureView
 
@@ -139,19 +145,29 @@ class PictureEncoder:
         self._view = view if isinstance(view, FeatureView) else None
         self._store = FeatureStore(view.network, view.weights) if isinstance(view, FeatureView) else None
         self._backbone: Any = None
-        self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-decode")
+        self._decoder = Decoder()
 
-    def prepare(self, sources: Sequence[Any], contents: Sequence[bytes]) -> Prepared:
+    @property
+    def batch(self) -> int:
+        """Pictures that the network takes at once."""
+        from dcmh import device as devices
+        from dcmh import features
+
+        return features.batch_on(devices.resolve(getattr(self._view or self.model, "device", "cpu")))
+
+    def prepare(self, column: Images, rows: Sequence[int], contents: Sequence[bytes]) -> Prepared:
         """Look up what is known, and begin to decode the others."""
-        from dcmh import decoding, images
-
         prepared = Prepared(contents)
         if self._store is not None:
             prepared.known = self._store.get(contents)
-        for place, (source, content) in enumerate(zip(sources, contents, strict=True)):
-            if content not in prepared.known:
-                prepared.decoding[place] = self._pool.submit(images.decode, source, decoding.SIZE)
+        prepared.missing = [place for place, content in enumerate(contents) if content not in prepared.known]
+        if prepared.missing:
+            prepared.begun = self._decoder.begin(column, [rows[place] for place in prepared.missing])
         return prepared
+
+    def rest(self) -> None:
+        """For now no more pictures will come."""
+        self._decoder.rest()
 
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
         """For each picture its packed code, or why it cannot be read."""
@@ -164,11 +180,12 @@ class PictureEncoder:
         """For each picture its real-valued outputs (bits,), or why it cannot be read."""
         failed: dict[int, ImageError] = {}
         pixels: dict[int, NDArray[np.uint8]] = {}
-        for place, future in prepared.decoding.items():
-            try:
-                pixels[place] = future.result()
-            except ImageError as error:
-                failed[place] = error
+        if prepared.begun is not None:
+            for place, decoded, reason in zip(prepared.missing, *prepared.begun.result(), strict=True):
+                if reason is None:
+                    pixels[place] = decoded
+                else:
+                    failed[place] = ImageError(reason)
         good = [place for place in range(len(prepared.contents)) if place not in failed]
         found = dict(zip(good, self._outputs(prepared, pixels, good), strict=True))
         return [failed[place] if place in failed else found[place] for place in range(len(prepared.contents))]

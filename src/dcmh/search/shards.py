@@ -25,7 +25,7 @@ from dcmh.files import whole_file
 from dcmh.search.columns import Codes, Failed, encode_column
 from dcmh.search.encoders import BATCH, Encoders
 
-LEAST = 32 * BATCH  # rows in a shard
+LEAST = 32 * BATCH  # rows in a shard: whole batches, also of those that a GPU takes
 MOST_SHARDS = 20_000
 GLANCE = 0.2  # seconds between looks at what others have done
 LONGEST_WAIT = 60.0  # seconds for the first process to begin
@@ -42,8 +42,7 @@ class Shards:
         self.column = column
         self.modality = modality
         self.rows = np.flatnonzero(column.observed)
-        size = max(LEAST, -(-len(self.rows) // MOST_SHARDS))
-        size = -(-size // BATCH) * BATCH
+        size = max(1, -(-len(self.rows) // (MOST_SHARDS * LEAST))) * LEAST
         self.parts = [self.rows[start : start + size] for start in range(0, len(self.rows), size)]
         self._name = _identity(encoders, column, modality)  # another model or other data make other files
 
@@ -78,6 +77,7 @@ class Shards:
         while any(not self._done(shard).exists() for shard in range(len(self.parts))):
             self.work(progress=progress)
             time.sleep(GLANCE)
+        self.encoders.rest()
         found: Codes = {}
         failed: Failed = {}
         for shard in range(len(self.parts)):

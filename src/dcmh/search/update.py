@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from dcmh.remote.catalogue import AnyCatalogue
 from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
 from dcmh.search.encoders import BATCH, Encoders, Prepared, encode_texts, text_outputs
 
-PICTURES = BATCH  # in a group
+PICTURES = BATCH  # in a group on a CPU; a GPU takes more
 ENTRIES = 1024  # in a group at most, whatever they need
 HASHED_AHEAD = 256
 COMMIT_SECONDS = 1.0
@@ -125,6 +126,7 @@ class Update:
             for _, prepared in ahead:
                 for one in prepared.values():
                     one.cancel()
+            self.encoders.rest()
 
     def _groups(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         group: list[Entry] = []
@@ -132,11 +134,17 @@ class Update:
         for entry in self._looked_at(entries):
             group.append(entry)
             pictures += entry.encode
-            if len(group) == ENTRIES or pictures == PICTURES:
+            if len(group) == ENTRIES or (pictures >= PICTURES and pictures >= self._at_once):
                 yield group
                 group, pictures = [], 0
         if group:
             yield group
+
+    @cached_property
+    def _at_once(self) -> int:
+        """Pictures in a group. Asked for when there are some, as it loads the network."""
+        columns = [name for name in self.sources if isinstance(self.data[name], Images)]
+        return PICTURES * max((self.encoders.pictures(name).batch // BATCH for name in columns), default=1)
 
     def _looked_at(self, entries: list[Entry]) -> Iterator[Entry]:
         """Entries with the hash of their content, and their content, once for each hash."""
@@ -204,8 +212,8 @@ class Update:
             if isinstance(column, Images):
                 chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
                 contents = [self._picture_hash(column, entry) for entry in chosen]
-                sources = [column.source(entry.row) for entry in chosen]
-                prepared[name] = self.encoders.pictures(name).prepare(sources, contents) if chosen else Prepared([])
+                rows = [entry.row for entry in chosen]
+                prepared[name] = self.encoders.pictures(name).prepare(column, rows, contents) if rows else Prepared([])
         return prepared
 
     def _picture_hash(self, column: Images, entry: Entry) -> bytes:
@@ -220,20 +228,29 @@ class Update:
         for name in self.sources:
             column = self.data[name]
             chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
-            if not chosen:
-                continue
-            for entry, found in zip(chosen, self._outputs(name, chosen, prepared), strict=True):
+            outputs: dict[int, NDArray[Any]] = {}  # by row
+            for entry, found in zip(chosen, self._outputs(name, chosen, prepared) if chosen else (), strict=True):
                 assert entry.content is not None
                 if isinstance(found, ImageError):
                     entry.content.reason = str(found)
-                elif found is not None and self.joint:
-                    total[entry.row] = total.get(entry.row, 0) + np.asarray(found, np.float64)
                 elif found is not None:
-                    entry.content.codes[name] = codes.pack(codes.sign(found[None]))[0].tobytes()
-        for entry in group:
-            if entry.content is not None and entry.row in total:
-                entry.content.codes[JOINT] = codes.pack(codes.sign(total[entry.row][None]))[0].tobytes()
+                    outputs[entry.row] = found
+            if self.joint:
+                for row, found in outputs.items():
+                    total[row] = total.get(row, 0) + np.asarray(found, np.float64)
+            else:
+                self._keep(name, outputs, group)
+        self._keep(JOINT, total, group)
         return group
+
+    def _keep(self, name: str, outputs: dict[int, NDArray[Any]], group: list[Entry]) -> None:
+        """Note the codes, which are the signs of the outputs."""
+        if not outputs:
+            return
+        packed = dict(zip(outputs, codes.pack(codes.sign(np.stack(list(outputs.values())))), strict=True))
+        for entry in group:
+            if entry.content is not None and entry.row in packed:
+                entry.content.codes[name] = packed[entry.row].tobytes()
 
     def _outputs(self, name: str, chosen: list[Entry], prepared: dict[str, Prepared]) -> Sequence[Any]:
         """The real-valued outputs of one modality; None for words that are all unknown."""
