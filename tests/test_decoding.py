@@ -97,6 +97,12 @@ def test_processes_start_when_many_files_have_come_and_end_when_told(processes, 
         assert all(worker.process.returncode is not None for worker in processes)
 
 
+def test_what_is_expected_is_counted_once(processes, files, monkeypatch):
+    monkeypatch.setattr(decoding, "FILES", 7)
+    assert len(list(decoding.decoded_batches(Images(files[:6]), range(6), batch=1, size=32))) == 6
+    assert not processes
+
+
 def test_what_was_begun_can_be_asked_for_in_any_order_and_after_the_end(processes, files, monkeypatch):
     monkeypatch.setattr(decoding, "CHUNK", 1)
     column = Images(files[:6])

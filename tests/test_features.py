@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from dcmh import features
 from dcmh.data import Images
@@ -36,6 +37,21 @@ def test_a_content_is_computed_once(pictures, monkeypatch):
     monkeypatch.setattr(features, "run", None)  # would fail if called
     again = features.extract(Images([pictures.values[1], pictures.values[0], pictures.values[1]]))
     assert np.array_equal(again[0], again[2])
+
+
+def test_a_file_is_hashed_once_and_again_when_it_has_changed(pictures, tmp_path, monkeypatch):
+    file = tmp_path / "one.png"
+    hashed = []
+    whole = features.images.content_hash
+    monkeypatch.setattr(features.images, "content_hash", lambda source: hashed.append(source) or whole(source))
+    found = []
+    for row in (0, 0, 1):
+        if row or not found:
+            Image.fromarray(pictures.values[row]).save(file)
+        found.append(features.extract(Images([file])))
+    assert hashed == [file, file]
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
 
 
 def test_a_missing_picture_has_zeros(pictures):

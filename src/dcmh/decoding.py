@@ -80,8 +80,8 @@ def cores() -> int:
 class Decoder:
     """Decodes pictures that are `begun` before they are needed. What was begun first is to be asked for first.
 
-    Threads do it until FILES have come (`expected` of them are counted from the start), then processes, if there are the
-    processors for it. What a process cannot decode is tried once more here, where Pillow may have been told otherwise, and
+    Threads do it until FILES have come, then processes, if there are the processors for it; processes from the start, if so
+    many are `expected`. What a process cannot decode is tried once more here, where Pillow may have been told otherwise, and
     where the reason is wanted. If processes cannot be had, or one ends before its time, threads do the rest.
     """
 
@@ -91,7 +91,7 @@ class Decoder:
         mine = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun, and of encode --workers
         self._count = max(1, min(PROCESSES, mine))
         self._able = mine >= CORES and decoding_workers.can_work()
-        self._seen = expected
+        self._expected, self._seen = expected, 0
         self._crew: Crew | None = None
         self._lock = threading.Lock()  # pictures may come from several threads
 
@@ -112,7 +112,8 @@ class Decoder:
         whole = [os.path.abspath(path) for path in paths if path is not None]
         with self._lock:
             self._seen += len(rows)
-            if len(whole) == len(rows) and self._seen >= FILES and (crew := self._hired()):
+            many = max(self._expected, self._seen) >= FILES
+            if many and len(whole) == len(rows) and (crew := self._hired()):
                 given = []
                 for some in (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)):
                     given.append(Given(self, crew, Task(whole[some], out[some]), column, rows[some]))
@@ -127,7 +128,7 @@ class Decoder:
     def rest(self) -> None:
         """End the processes; when many files come again, there will be new ones."""
         with self._lock:
-            self._seen = 0
+            self._expected = self._seen = 0
             if self._crew is not None:
                 self._crew.close()
                 self._crew = None

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -142,31 +142,36 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
 
 @torch.inference_mode()
 def outputs_of(
-    network: nn.Module, values: Images | NDArray[np.float32], bits: int, target: torch.device
+    network: nn.Module, values: Images | NDArray[Any], bits: int, target: torch.device
 ) -> NDArray[np.float32]:
-    """What a hash network at rest makes of pictures or vectors, (n, bits); zeros where there is no picture."""
+    """What a hash network at rest makes of pictures, decoded pictures (n, height, width, 3), or vectors (n, width).
+
+    The outputs are (n, bits); zeros where there is no picture.
+    """
     outputs = np.zeros((len(values), bits), np.float32)
     if isinstance(values, Images):
         assert isinstance(network, PixelNetwork)
-        for rows, found in hashed(network, values, target):
-            outputs[rows] = found.cpu().numpy()
-        return outputs
-    for start in range(0, len(values), 2048):
-        part = torch.from_numpy(values[start : start + 2048]).to(target)
-        outputs[start : start + 2048] = network(part).cpu().numpy()
+        rows = np.flatnonzero(values.observed).tolist()
+        for some, pixels in decoded_batches(values, rows, batch=batch_on(target)):
+            outputs[some] = _of_pixels(network, pixels, target).cpu().numpy()
+    elif isinstance(network, PixelNetwork):
+        for start in range(0, len(values), batch_on(target)):
+            part = values[start : start + batch_on(target)]
+            outputs[start : start + len(part)] = _of_pixels(network, part, target).cpu().numpy()
+    else:
+        for start in range(0, len(values), 2048):
+            vectors = torch.from_numpy(values[start : start + 2048]).to(target)
+            outputs[start : start + 2048] = network(vectors).cpu().numpy()
     return outputs
 
 
-def hashed(network: PixelNetwork, column: Images, target: torch.device) -> Iterator[tuple[list[int], Tensor]]:
-    """Rows and outputs (n, bits) of pictures by a network that takes pixels; on a CPU by the fast encoder, if it is for it."""
-    fast = takes_encoder(network, target)
-    if fast and not network.encoder:
+def _of_pixels(network: PixelNetwork, pixels: NDArray[np.uint8], target: torch.device) -> Tensor:
+    """Outputs (n, bits) of decoded pictures; on a CPU by the fast encoder, if it is for this network."""
+    if not takes_encoder(network, target):
+        return network(to_batch(pixels, target))  # type: ignore[no-any-return]
+    if not network.encoder:
         network.encoder.append(efficientnet.Encoder(network.backbone))  # type: ignore[arg-type]
-    for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist(), batch=batch_on(target)):
-        if fast:
-            yield rows, network.head(torch.from_numpy(run(network.encoder[0], pixels, target)))
-        else:
-            yield rows, network(to_batch(pixels, target))
+    return network.head(torch.from_numpy(run(network.encoder[0], pixels, target)))  # type: ignore[no-any-return]
 
 
 def takes_encoder(network: PixelNetwork, target: torch.device) -> bool:
@@ -185,6 +190,10 @@ def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | No
     def one(row: int) -> bytes | None:
         try:
             source = column.source(row)
+            if isinstance(source, Path):
+                with contextlib.suppress(OSError):  # said by `content_hash`
+                    status = source.stat()
+                    return _file_hash(source, status.st_size, status.st_mtime_ns)
             return None if source is None else images.content_hash(source)
         except ImageError as error:
             if on_error is None:
@@ -194,6 +203,12 @@ def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | No
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         return list(pool.map(one, range(len(column))))
+
+
+@functools.lru_cache(maxsize=1 << 18)
+def _file_hash(path: Path, size: int, mtime: int) -> bytes:
+    """The content's hash, read once for a file that stays as it is: training and evaluating ask for it several times."""
+    return images.content_hash(path)
 
 
 class FeatureStore:

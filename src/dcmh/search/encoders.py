@@ -123,6 +123,14 @@ class Prepared:
         self.missing: list[int] = []  # places in contents of the pictures that are decoded
         self.begun: Begun | None = None
 
+    def decoded(self) -> tuple[NDArray[np.uint8], dict[int, str]]:
+        """The pixels of the missing ones that can be read, in their order; why others cannot, by place."""
+        if self.begun is None:
+            return np.empty((0, 0, 0, 3), np.uint8), {}
+        pixels, reasons = self.begun.result()
+        wrong = {place: reason for place, reason in zip(self.missing, reasons, strict=True) if reason is not None}
+        return pixels[[reason is None for reason in reasons]] if wrong else pixels, wrong
+
     def cancel(self) -> None:
         if self.begun is not None:
             self.begun.cancel()
@@ -178,40 +186,33 @@ class PictureEncoder:
 
     def outputs(self, prepared: Prepared) -> list[NDArray[Any] | ImageError]:
         """For each picture its real-valued outputs (bits,), or why it cannot be read."""
-        failed: dict[int, ImageError] = {}
-        pixels: dict[int, NDArray[np.uint8]] = {}
-        if prepared.begun is not None:
-            for place, decoded, reason in zip(prepared.missing, *prepared.begun.result(), strict=True):
-                if reason is None:
-                    pixels[place] = decoded
-                else:
-                    failed[place] = ImageError(reason)
-        good = [place for place in range(len(prepared.contents)) if place not in failed]
-        found = dict(zip(good, self._outputs(prepared, pixels, good), strict=True))
-        return [failed[place] if place in failed else found[place] for place in range(len(prepared.contents))]
+        pixels, wrong = prepared.decoded()
+        places = range(len(prepared.contents))
+        found = iter(self._outputs(prepared, pixels, [place for place in places if place not in wrong]))
+        return [ImageError(wrong[place]) if place in wrong else next(found) for place in places]
 
     def one(self, source: Any) -> Packed:
         """The packed code (1, bytes) of one picture, which leaves no trace in the cache."""
         from dcmh import decoding, images
 
         pixels = images.decode(source, decoding.SIZE)[None]
-        if self._view is None:
-            return codes.pack(self.model.encode(**{self.modality: Images(list(pixels))}))
-        return codes.pack(codes.sign(self.model._outputs(self.modality, self._run(pixels))))
+        values = pixels if self._view is None else self._run(pixels)
+        return codes.pack(codes.sign(self.model._outputs(self.modality, values)))
 
-    def _outputs(self, prepared: Prepared, pixels: dict[int, NDArray[np.uint8]], good: list[int]) -> NDArray[Any]:
+    def _outputs(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> NDArray[Any]:
+        """Of the pictures at the good places."""
         if not good:
             return np.empty((0, self.model.bits))
         if self._store is None:
-            return self.model.outputs(**{self.modality: Images([pixels[place] for place in good])})
+            return self.model._outputs(self.modality, pixels)
+        contents = [prepared.contents[place] for place in good]
         features = dict(prepared.known)
-        if pixels:
-            fresh = list(zip(pixels, self._run(np.stack(list(pixels.values()))), strict=True))
-            entries = [(prepared.contents[place], value) for place, value in fresh]
+        if len(pixels):
+            fresh = [content for content in contents if content not in prepared.known]
+            entries = list(zip(fresh, self._run(pixels), strict=True))
             self._store.put(entries)
             features.update(entries)
-        values = np.stack([features[prepared.contents[place]] for place in good])
-        return self.model._outputs(self.modality, values)
+        return self.model._outputs(self.modality, np.stack([features[content] for content in contents]))
 
     def _run(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         from dcmh import device as devices
