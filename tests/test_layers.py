@@ -18,6 +18,7 @@ LAYERS = [
     "text",
     "images",
     "data",
+    "decoding_workers",
     "decoding",
     "device",
     "distributed",
