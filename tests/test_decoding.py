@@ -1,6 +1,7 @@
 """Pictures in batches: in order, the bad ones told; by threads and by processes alike."""
 
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,14 +88,57 @@ def test_processes_start_when_many_files_have_come_and_end_when_told(processes, 
     monkeypatch.setattr(decoding, "FILES", 4)
     column = Images(files[:6])
     with decoding.Decoder(32) as decoder:
-        for _ in range(2):
-            for group in ([0, 1, 2], [3, 4, 5]):
+        for ended in (0, 2):
+            for group, count in (([0, 1, 2], ended), ([3, 4, 5], ended + 2)):
                 pixels, wrong = decoder.begin(column, group).result()
                 assert np.array_equal(pixels, [images.decode(files[row], 32) for row in group])
                 assert wrong == [None] * 3
+                assert len(processes) == count
             decoder.rest()
-        assert len(processes) == 4  # two each time
         assert all(worker.process.returncode is not None for worker in processes)
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_end_leaves_nobody_behind(processes, files, monkeypatch):
+    column = Images(files[:6])
+    with decoding.Decoder(32) as decoder:
+        decoder.begin(column, [0, 1])
+        monkeypatch.setattr(processes[1].process, "communicate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.rest()
+        assert all(worker.process.wait(5) is not None for worker in processes)
+        pixels, _ = decoder.begin(column, [3]).result()
+        assert np.array_equal(pixels[0], images.decode(files[3], 32))
+
+
+def test_a_crew_is_as_large_as_its_share_of_the_processors(processes, files, monkeypatch):
+    monkeypatch.setattr(decoding, "cores", lambda: 12)
+    monkeypatch.setattr(decoding, "CORES", 4)
+    for said, count in (("3", 4), ("4", 0), ("", 8)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+        with decoding.Decoder(32) as decoder:
+            decoder.begin(Images(files[:1]), [0]).result()
+        assert len(processes) == count
+        processes.clear()
+
+
+def test_paths_mean_the_same_to_processes(processes, files, tmp_path, monkeypatch):
+    """Where a name holds a link and .. behind it, and where the current folder changes later."""
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    shutil.copy(files[0], tmp_path / "far" / "one.png")
+    shutil.copy(files[1], tmp_path / "one.png")
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    monkeypatch.chdir(tmp_path)
+    with decoding.Decoder(32) as decoder:
+        for folder in (".", "far"):
+            monkeypatch.chdir(folder)
+            for name in ("../link/../one.png" if folder == "far" else "link/../one.png", "one.png"):
+                ((found,), _) = decoder.begin(Images([name]), [0]).result()
+                assert np.array_equal(found, images.decode(Path(name), 32))
+    assert len(processes) == 2
 
 
 def test_what_is_expected_is_counted_once(processes, files, monkeypatch):
@@ -166,8 +210,8 @@ def test_what_pillow_was_told_holds(processes, tmp_path, monkeypatch):
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     assert numbers(decoding.decoded_batches(column, range(2), batch=1, size=32)) == [[0], [1]]
     monkeypatch.setattr(images, "MAX_MEGAPIXELS", 0)
-    with pytest.raises(DataError, match="megapixels, more than the limit of 0"):
-        list(decoding.decoded_batches(column, range(2), batch=1, size=32))
+    with pytest.raises(DataError, match=r"whole\.jpg: .*megapixels, more than the limit of 0"):
+        list(decoding.decoded_batches(column, range(1), batch=1, size=32))
 
 
 def test_names_that_are_too_long_do_not_fill_the_pipes(processes, tmp_path):

@@ -78,7 +78,7 @@ def cores() -> int:
 
 
 class Decoder:
-    """Decodes pictures that are `begun` before they are needed. What was begun first is to be asked for first.
+    """Decodes pictures that are `begun` before they are needed; best asked for in that order.
 
     Threads do it until FILES have come, then processes, if there are the processors for it; processes from the start, if so
     many are `expected`. What a process cannot decode is tried once more here, where Pillow may have been told otherwise, and
@@ -88,9 +88,10 @@ class Decoder:
     def __init__(self, size: int = SIZE, *, expected: int = 0) -> None:
         self._size = size
         self._threads = ThreadPoolExecutor(min(THREADS, cores()), "dcmh-decode")
-        mine = cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of torchrun, and of encode --workers
+        mine = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of encode --workers
         self._count = max(1, min(PROCESSES, mine))
         self._able = mine >= CORES and decoding_workers.can_work()
+        self._given_up = False
         self._expected, self._seen = expected, 0
         self._crew: Crew | None = None
         self._lock = threading.Lock()  # pictures may come from several threads
@@ -107,18 +108,20 @@ class Decoder:
         return AHEAD if self._crew is None else max(AHEAD, self._count * SLOTS * CHUNK // batch)
 
     def begin(self, column: Images, rows: Sequence[int]) -> Begun:
-        paths = [column.path(row) for row in rows]
         out = np.empty((len(rows), self._size, self._size, 3), np.uint8)
-        whole = [os.path.abspath(path) for path in paths if path is not None]
         with self._lock:
             self._seen += len(rows)
             many = max(self._expected, self._seen) >= FILES
-            if many and len(whole) == len(rows) and (crew := self._hired()):
-                given = []
-                for some in (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)):
-                    given.append(Given(self, crew, Task(whole[some], out[some]), column, rows[some]))
-                    crew.give(given[-1].task)
-                return Begun(out, given)
+            if many and self._able and not self._given_up:
+                paths = [path for row in rows if (path := column.path(row)) is not None]
+                if len(paths) == len(rows) and (crew := self._hired()):
+                    here = os.getcwd()  # where it was when the processes began may be elsewhere
+                    whole = [os.path.join(here, path) for path in paths]
+                    given = []
+                    for some in (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)):
+                        given.append(Given(self, crew, Task(whole[some], out[some]), column, rows[some]))
+                        crew.give(given[-1].task)
+                    return Begun(out, given)
         # A task for each picture would cost as much as its header.
         step = max(1, len(rows) // (2 * min(THREADS, cores())))
         few = [slice(start, start + step) for start in range(0, len(rows), step)]
@@ -129,9 +132,8 @@ class Decoder:
         """End the processes; when many files come again, there will be new ones."""
         with self._lock:
             self._expected = self._seen = 0
-            if self._crew is not None:
-                self._crew.close()
-                self._crew = None
+            self._given_up = False
+            self._dismiss()
 
     def finish(self, crew: Crew, task: Task) -> None:
         """Wait until a process has done the task; it stays undone if there are no processes any more."""
@@ -141,10 +143,13 @@ class Decoder:
                     crew.finish(task)
                 except ChildProcessError as error:
                     self._give_up(str(error))
+                except BaseException:  # such as Ctrl-C: an answer may have been read and not noted
+                    self._dismiss()
+                    raise
 
     def _hired(self) -> Crew | None:
         """The processes, which may have to be started; None if there can be none."""
-        if self._crew is None and self._able:
+        if self._crew is None:
             try:
                 self._crew = Crew(self._count, self._size)
             except OSError as error:  # no memory, no descriptors, no processes, no such program
@@ -153,10 +158,13 @@ class Decoder:
 
     def _give_up(self, why: str) -> None:
         log.warning("Pictures are decoded in threads, as %s.", why)
-        self._able = False
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        self._given_up = True
+        self._dismiss()
+
+    def _dismiss(self) -> None:
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.close()
 
 
 class Begun:

@@ -89,8 +89,10 @@ class Crew:
             self._hand_out()
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        with contextlib.ExitStack() as all_of_them:  # also if one is interrupted
+            for worker in self._workers:
+                worker.process.kill()
+                all_of_them.callback(worker.close)
 
     def _hand_out(self) -> None:
         while self._waiting:
@@ -160,8 +162,16 @@ class Worker:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.communicate()
-        os.close(self._answers)
+        answers, self._answers = self._answers, -1
+        try:
+            self.process.communicate()
+        finally:
+            self.tasks.clear()
+            if self.process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self.process.stdin.close()
+            if answers >= 0:
+                os.close(answers)
 
 
 def work(memory: int, answer: int, size: int, megapixels: int) -> None:

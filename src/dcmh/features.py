@@ -7,10 +7,11 @@ import functools
 import hashlib
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,6 +30,8 @@ from dcmh.networks.hashing import PixelNetwork
 Progress = Callable[[int, int], None]  # pictures done, pictures in all
 
 BATCH_ON_GPU = 256  # with fewer it waits for its kernels to be launched
+
+_on_gpu = threading.Lock()  # how a GPU computes is set for the whole program: one thread at a time
 
 
 class Store(Protocol):
@@ -118,12 +121,13 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
     """Features of decoded pictures (n, height, width, 3), uint8.
 
     On a CPU each core takes a few of them at a time. All of it is float32: bfloat16 is faster where the CPU has it, but
-    then codes would depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py). So does tf32 on a GPU.
+    then codes would depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py). Nor is it tf32 on a GPU.
     """
 
     @torch.inference_mode()
     def one(part: NDArray[np.uint8]) -> NDArray[np.float32]:
-        with devices.current(target), devices.arithmetic("float32", target, tried=False):
+        turn = _on_gpu if target.type == "cuda" else contextlib.nullcontext()
+        with turn, devices.current(target), devices.arithmetic("float32", target, tried=False):
             return np.asarray(backbone(to_batch(part, target)).float().cpu().numpy(), np.float32)
 
     if not isinstance(backbone, efficientnet.Encoder) or len(pixels) < 2:
@@ -142,22 +146,15 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
 
 @torch.inference_mode()
 def outputs_of(
-    network: nn.Module, values: Images | NDArray[Any], bits: int, target: torch.device
+    network: nn.Module, values: Images | NDArray[np.float32], bits: int, target: torch.device
 ) -> NDArray[np.float32]:
-    """What a hash network at rest makes of pictures, decoded pictures (n, height, width, 3), or vectors (n, width).
-
-    The outputs are (n, bits); zeros where there is no picture.
-    """
+    """What a hash network at rest makes of pictures or vectors (n, width): (n, bits); zeros where there is no picture."""
     outputs = np.zeros((len(values), bits), np.float32)
     if isinstance(values, Images):
         assert isinstance(network, PixelNetwork)
         rows = np.flatnonzero(values.observed).tolist()
         for some, pixels in decoded_batches(values, rows, batch=batch_on(target)):
             outputs[some] = _of_pixels(network, pixels, target).cpu().numpy()
-    elif isinstance(network, PixelNetwork):
-        for start in range(0, len(values), batch_on(target)):
-            part = values[start : start + batch_on(target)]
-            outputs[start : start + len(part)] = _of_pixels(network, part, target).cpu().numpy()
     else:
         for start in range(0, len(values), 2048):
             vectors = torch.from_numpy(values[start : start + 2048]).to(target)
@@ -193,7 +190,8 @@ def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | No
             if isinstance(source, Path):
                 with contextlib.suppress(OSError):  # said by `content_hash`
                     status = source.stat()
-                    return _file_hash(source, status.st_size, status.st_mtime_ns)
+                    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                    return _file_hash(source, state)
             return None if source is None else images.content_hash(source)
         except ImageError as error:
             if on_error is None:
@@ -206,7 +204,7 @@ def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | No
 
 
 @functools.lru_cache(maxsize=1 << 18)
-def _file_hash(path: Path, size: int, mtime: int) -> bytes:
+def _file_hash(path: Path, state: tuple[int, ...]) -> bytes:
     """The content's hash, read once for a file that stays as it is: training and evaluating ask for it several times."""
     return images.content_hash(path)
 

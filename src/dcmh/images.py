@@ -57,6 +57,8 @@ def decode(source: Source, size: int) -> NDArray[np.uint8]:
     if size < 1:
         raise ParameterError(f"size must be at least 1 pixel, not {size}.")
     if isinstance(source, np.ndarray):
+        if source.shape == (size, size, 3) and source.dtype == np.uint8:
+            return source.copy()
         return _fit(_to_rgb(_from_array(source)), size)
     with _turned(source, size) as picture:
         return _fit(_to_rgb(picture), size)

@@ -49,21 +49,22 @@ def helpers(workers: int) -> Iterator[None]:
         sys.modules["torch"].set_num_threads(threads)
     else:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # read when torch is loaded
-    os.environ["LOCAL_WORLD_SIZE"] = str(workers)  # for whoever would take all cores
-    own = os.environ | {"WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dcmh", *console.typed()],
-            env=own | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-        for rank in range(1, workers)
-    ]
+    before = os.environ.get("LOCAL_WORLD_SIZE")
+    started: list[subprocess.Popen[bytes]] = []
     try:
+        os.environ["LOCAL_WORLD_SIZE"] = str(workers)  # for whoever would take all cores
+        own = os.environ | {"WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads)}
+        for rank in range(1, workers):
+            command = [sys.executable, "-m", "dcmh", *console.typed()]
+            place_of = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            nowhere = subprocess.DEVNULL
+            started.append(subprocess.Popen(command, env=own | place_of, stdin=nowhere, stdout=nowhere))
         yield
     finally:
-        del os.environ["LOCAL_WORLD_SIZE"]
+        if before is None:
+            del os.environ["LOCAL_WORLD_SIZE"]
+        else:
+            os.environ["LOCAL_WORLD_SIZE"] = before
         for process in started:
             if process.poll() is None:
                 process.terminate()

@@ -24,7 +24,11 @@ def encode_column(
     """The packed codes of the rows that are there and can be encoded, and why others cannot."""
     rows = np.flatnonzero(column.observed).tolist()
     if isinstance(column, Images):
-        return _pictures(encoders.pictures(modality), column, rows, progress)
+        try:
+            return _pictures(encoders.pictures(modality), column, rows, progress)
+        except BaseException:
+            encoders.rest()
+            raise
     if isinstance(column, Texts):
         texts = [column.values[row] for row in rows]
         found = dict(zip(rows, encode_texts(encoders.words_of(modality), texts), strict=True))

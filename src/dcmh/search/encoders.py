@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Packed = NDArray[np.uint8]
 
-BATCH = 32  # pictures in the network at once, on a CPU; that of `dcmh.features`, which would load torch
+BATCH = 32  # pictures in the network at once, on a CPU; that of `dcmh.decoding`, which would load Pillow
 
 
 class Encoders:
@@ -86,7 +86,7 @@ class Encoders:
 
     def rest(self) -> None:
         """For now nothing more is to be encoded: processes that were started for it end."""
-        for encoder in self._pictures.values():
+        for encoder in list(self._pictures.values()):
             encoder.rest()
 
     def vectors(self, modality: str, column: Column) -> Packed:
@@ -196,15 +196,16 @@ class PictureEncoder:
         from dcmh import decoding, images
 
         pixels = images.decode(source, decoding.SIZE)[None]
-        values = pixels if self._view is None else self._run(pixels)
-        return codes.pack(codes.sign(self.model._outputs(self.modality, values)))
+        if self._view is None:
+            return codes.pack(self.model.encode(**{self.modality: Images(list(pixels))}))
+        return codes.pack(codes.sign(self.model._outputs(self.modality, self._run(pixels))))
 
     def _outputs(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> NDArray[Any]:
         """Of the pictures at the good places."""
         if not good:
             return np.empty((0, self.model.bits))
         if self._store is None:
-            return self.model._outputs(self.modality, pixels)
+            return self.model.outputs(**{self.modality: Images(list(pixels))})
         contents = [prepared.contents[place] for place in good]
         features = dict(prepared.known)
         if len(pixels):

@@ -1,7 +1,8 @@
 """Bringing an index up to date with data: what is new, changed, moved, gone; only what is needed is encoded.
 
 Items are taken in the data's order and committed in whole groups, and a run that was killed begins where the last
-commit ended. So the groups, and with them every bit of every code, are those of a run that was not killed.
+commit ended. On a CPU a picture's code does not depend on its group, so that every bit is that of a run that was not killed;
+on a GPU features differ in the last digits from group to group.
 """
 
 from __future__ import annotations
@@ -143,7 +144,9 @@ class Update:
     @cached_property
     def _at_once(self) -> int:
         """Pictures in a group. Asked for when there are some, as it loads the network."""
-        columns = [name for name in self.sources if isinstance(self.data[name], Images)]
+        columns = [
+            name for name in self.sources if isinstance(self.data[name], Images) and self.data.observed(name).any()
+        ]
         return PICTURES * max((self.encoders.pictures(name).batch // BATCH for name in columns), default=1)
 
     def _looked_at(self, entries: list[Entry]) -> Iterator[Entry]:
