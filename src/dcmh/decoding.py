@@ -115,8 +115,8 @@ class Decoder:
             if many and self._able and not self._given_up:
                 paths = [path for row in rows if (path := column.path(row)) is not None]
                 if len(paths) == len(rows) and (crew := self._hired()):
-                    here = os.getcwd()  # where it was when the processes began may be elsewhere
-                    whole = [os.path.join(here, path) for path in paths]
+                    # The processes may have begun in another folder. Not by `abspath`, which mistakes a link and .. after it.
+                    whole = [str(path) if path.is_absolute() else os.path.join(os.getcwd(), path) for path in paths]
                     given = []
                     for some in (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)):
                         given.append(Given(self, crew, Task(whole[some], out[some]), column, rows[some]))
