@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError
 from dcmh.files import whole_file
+from dcmh.text import index_words
 
 # Version n of the schema is what the first n steps make. An older file gets the steps that it lacks; add, never edit.
 MIGRATIONS = [
@@ -49,6 +51,18 @@ MIGRATIONS = [
         mtime_ns INTEGER
     ) WITHOUT ROWID;
     INSERT INTO about VALUES ('generation', '0');
+    """,
+    """
+    CREATE TABLE fine (
+        modality TEXT NOT NULL,
+        id INTEGER NOT NULL,
+        vector BLOB NOT NULL,
+        PRIMARY KEY (modality, id)
+    ) WITHOUT ROWID;
+    CREATE VIRTUAL TABLE words USING fts5
+        (tokens, detail=none, tokenize="unicode61 remove_diacritics 0 categories 'L* M* N* Co Pc'");
+    CREATE VIRTUAL TABLE word_counts USING fts5vocab (words, row);
+    INSERT INTO words (rowid, tokens) SELECT id, index_words(text, labels) FROM items;
     """,
 ]
 
@@ -107,6 +121,7 @@ class Catalogue:
                 isolation_level=None,
                 check_same_thread=False,
             )
+        self._database.create_function("index_words", 2, _index_words, deterministic=True)
         try:
             self._migrate()
         except BaseException:
@@ -204,10 +219,14 @@ class Catalogue:
 
     def put(self, item: Item) -> int:
         """Add an item, or replace the one of its id; its id."""
-        values = (item.name, item.path, item.text, json.dumps(item.labels, ensure_ascii=False))
+        labels = json.dumps(item.labels, ensure_ascii=False)
+        values = (item.name, item.path, item.text, labels)
         values_of_file = (item.content, item.size, item.mtime_ns)
         with self._lock, self._explained():
             if item.id:
+                self._database.execute(
+                    "UPDATE words SET tokens = ? WHERE rowid = ?", (_index_words(item.text, labels), item.id)
+                )
                 self._database.execute(
                     "UPDATE items SET name=?, path=?, text=?, labels=?, content=?, size=?, mtime_ns=? WHERE id=?",
                     (*values, *values_of_file, item.id),
@@ -217,13 +236,20 @@ class Catalogue:
                 "INSERT INTO items (name, path, text, labels, content, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (*values, *values_of_file),
             )
-            return int(cursor.lastrowid or 0)
+            number = int(cursor.lastrowid or 0)
+            self._database.execute(
+                "INSERT INTO words (rowid, tokens) VALUES (?, ?)", (number, _index_words(item.text, labels))
+            )
+            return number
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Remove items with their codes."""
+        """Remove items with their codes, fine vectors and words."""
         modalities = self.modalities()
         for item in ids:
             self._run("DELETE FROM items WHERE id = ?", (item,))
+            self._run("DELETE FROM words WHERE rowid = ?", (item,))
+            for modality in modalities:
+                self.set_fine(item, modality, None)
             for modality in modalities:
                 self.set_code(item, modality, None)
 
@@ -268,6 +294,67 @@ class Catalogue:
         ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
         return ids, np.frombuffer(joined, np.uint8).reshape(len(rows), width)
 
+    # -- fine vectors ---------------------------------------------------------------------------------------------
+
+    def set_fine(self, item: int, modality: str, vector: bytes | None) -> None:
+        """Give an item its fine vector in a modality, a byte for each dimension; None takes it away."""
+        if vector is None:
+            self._run("DELETE FROM fine WHERE modality = ? AND id = ?", (modality, item))
+        else:
+            self._run("INSERT OR REPLACE INTO fine VALUES (?, ?, ?)", (modality, item, vector))
+
+    def fine(self, modality: str) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+        """Ids (n,) and fine vectors (n, dimensions) of all items that have one in a modality, oldest first."""
+        if not self.has_words:
+            return np.empty(0, np.int64), np.empty((0, 0), np.int8)
+        rows = self._run("SELECT id, vector FROM fine WHERE modality = ? ORDER BY id", (modality,))
+        width = len(rows[0][1]) if rows else 0
+        joined = b"".join(vector for _, vector in rows)
+        if len(joined) != len(rows) * width:
+            raise ModelError(
+                f"The index {self.path.parent} is damaged: its fine vectors differ in length. {_again(self.path)}"
+            )
+        ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
+        return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
+
+    def fine_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
+        """The fine vectors of some items in a modality; those that have none are left out."""
+        wanted = list(ids) if self.has_words else []
+        found: dict[int, bytes] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            found.update(
+                self._run(f"SELECT id, vector FROM fine WHERE modality = ? AND id IN ({marks})", (modality, *part))
+            )
+        return found
+
+    # -- words in texts and labels --------------------------------------------------------------------------------
+
+    def word_counts(self, words: Iterable[str]) -> dict[str, int]:
+        """How many items hold each of these words (see `dcmh.text.index_words`) in their text or labels."""
+        found = {}
+        for word in words if self.has_words else ():
+            rows = self._run("SELECT doc FROM word_counts WHERE term = ?", (word,))
+            found[word] = int(rows[0][0]) if rows else 0
+        return found
+
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        """Ids of the items that hold a word, ascending; of some items only, if `among` names them."""
+        if not self.has_words:
+            return np.empty(0, np.int64)
+        quoted = f'"{word}"'
+        if among is None:
+            rows = self._run("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (quoted,))
+            return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+        found: list[int] = []
+        for start in range(0, len(among), _AT_ONCE):
+            part = [int(number) for number in among[start : start + _AT_ONCE]]
+            marks = ",".join("?" * len(part))
+            rows = self._run(f"SELECT id, text, labels FROM items WHERE id IN ({marks})", part)
+            found += [number for number, text, labels in rows if word in _index_words(text, labels).split(" ")]
+        return np.array(sorted(found), np.int64)
+
     # -- what was skipped -----------------------------------------------------------------------------------------
 
     def skipped(self) -> dict[str, Skipped]:
@@ -296,7 +383,14 @@ class Catalogue:
                 f"{len(MIGRATIONS)}. Upgrade: pip install -U dcmh"
             )
         if version < len(MIGRATIONS):
-            self._take_steps()
+            try:
+                self._take_steps()
+            except ModelError:
+                if version == 0 or os.access(self.path, os.W_OK):
+                    raise
+            else:
+                version = len(MIGRATIONS)
+        self.has_words = version >= 2  # an older index that may not be written has neither words nor fine vectors
         self._run("SELECT value FROM about WHERE key = 'generation'")  # is it a catalogue at all
 
     def _take_steps(self) -> None:
@@ -332,6 +426,11 @@ class Catalogue:
             raise ModelError(
                 f"The index {folder} is damaged: {self.path.name}: {error}. {_again(self.path)}"
             ) from error
+
+
+def _index_words(text: str | None, labels: str) -> str:
+    """The words of an item's text and labels, as the full-text index takes them."""
+    return " ".join(index_words(" ".join([text or "", *json.loads(labels)])))
 
 
 def _again(path: Path) -> str:

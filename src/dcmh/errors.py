@@ -6,6 +6,7 @@ DCMHError
  ├─ ParameterError (ValueError)   a setting is outside what makes sense
  ├─ ModelError (ValueError)       a folder is no model, is damaged, or is newer than this version
  ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
+ ├─ EncoderError (ValueError)     the weights of a text encoder are damaged or incomplete
  ├─ QueryError (ValueError)       nothing in the query can be encoded
  │   └─ UnknownWords              none of its words is in the vocabulary
  ├─ NotFittedError (RuntimeError) a model was used before fit or load
@@ -44,6 +45,10 @@ class ModelError(DCMHError, ValueError):
 
 class ModelMismatch(DCMHError, ValueError):
     """Codes, index and model do not belong together."""
+
+
+class EncoderError(DCMHError, ValueError):
+    """The weights of a text encoder are damaged or incomplete."""
 
 
 class QueryError(DCMHError, ValueError):

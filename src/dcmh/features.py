@@ -6,9 +6,8 @@ import contextlib
 import functools
 import hashlib
 import os
-import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -23,9 +22,9 @@ from dcmh import images, networks
 from dcmh.data.columns import Images
 from dcmh.decoding import BATCH, OnError, decoded_batches, unreadable
 from dcmh.errors import DataError, ImageError, ParameterError
-from dcmh.home import home
 from dcmh.networks import efficientnet
 from dcmh.networks.hashing import PixelNetwork
+from dcmh.util.cache import VectorStore
 
 Progress = Callable[[int, int], None]  # pictures done, pictures in all
 
@@ -209,49 +208,11 @@ def _file_hash(path: Path, state: tuple[int, ...]) -> bytes:
     return images.content_hash(path)
 
 
-class FeatureStore:
-    """Content hash to features, one SQLite file for each network and its weights, under the dcmh home folder."""
+class FeatureStore(VectorStore):
+    """Content hash to features, one file for each network and its weights."""
 
     def __init__(self, network: str, weights: Path | None = None) -> None:
-        self.path = home() / "features" / f"{network}-{_digests(network, weights)[0]}.sqlite"
-
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        if not self.path.exists():
-            return {}
-        found: dict[bytes, NDArray[np.float32]] = {}
-        with self._opened() as database:
-            for start in range(0, len(keys), 500):
-                part = keys[start : start + 500]
-                marks = ",".join("?" * len(part))
-                rows = database.execute(f"SELECT hash, value FROM features WHERE hash IN ({marks})", part)
-                found.update((key, np.frombuffer(value, np.float32)) for key, value in rows)
-        return found
-
-    def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None:
-        with self._opened() as database, database:
-            database.executemany(
-                "INSERT OR IGNORE INTO features VALUES (?, ?)",
-                [(key, np.ascontiguousarray(value, np.float32).tobytes()) for key, value in entries],
-            )
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self.path, timeout=60)) as database:
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS features (hash BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
-                )
-                yield database
-        except (OSError, sqlite3.OperationalError) as error:
-            raise DataError(
-                f"Cannot use the feature cache {self.path} ({error}). Check its rights and the space left, "
-                "or choose another folder with the environment variable DCMH_HOME."
-            ) from error
-        except sqlite3.DatabaseError as error:
-            raise DataError(
-                f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache."
-            ) from error
+        super().__init__("features", f"{network}-{_digests(network, weights)[0]}")
 
 
 def weights_digest(network: str, weights: Path | None) -> str:

@@ -88,8 +88,8 @@ class Stable:
         """In how many of the iterations, the first ones, a pre-trained image network rests."""
         return epochs * 2 // 3 if self.finetune else epochs
 
-    def network(self, width: int, kind: Kind, backbone: nn.Module | None) -> nn.Module:
-        head = HashMLP(width, self.bits, hidden=self.hidden, dropout=self.dropout, words=kind == "words")
+    def network(self, width: int, kind: Kind, backbone: nn.Module | None, words: int = 0) -> nn.Module:
+        head = HashMLP(width, self.bits, hidden=self.hidden, dropout=self.dropout, words=words)
         if backbone is None:
             return head
         backbone.requires_grad_(False)
@@ -107,7 +107,7 @@ class Stable:
         assert isinstance(head, HashMLP)
         assert isinstance(inputs, Tensor)
         features = inputs[rows]
-        if not head.words:
+        if head.words < features.shape[1]:
             head.standardise(features)
         head.start_at(features, (2 / (self.reach * self.bits**0.5)) ** 0.5)
         outputs: Tensor = head.train()(features)
@@ -192,7 +192,7 @@ class Paper:
     def resting(self, epochs: int) -> int:
         return 0
 
-    def network(self, width: int, kind: Kind, backbone: nn.Module | None) -> nn.Module:
+    def network(self, width: int, kind: Kind, backbone: nn.Module | None, words: int = 0) -> nn.Module:
         if kind != "features":
             return TextNetwork(width, self.bits)
         last = HashMLP(width, self.bits, hidden=0, dropout=0.0)  # the eighth layer of the paper's image network

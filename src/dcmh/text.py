@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -23,6 +24,9 @@ _HEADER = "# dcmh vocabulary "
 # those of scikit-learn's default pattern (?u)\b\w\w+\b.
 _RUN = re.compile(r"\w+")
 _WORD = re.compile(r"\b\w\w+\b")
+_ACCENT = re.compile("[\u0300-\u036f]")
+_IDEOGRAPH = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_PART = re.compile(rf"[{_IDEOGRAPH}]|(?:(?![{_IDEOGRAPH}])[\w\u0900-\u0dff\u0e00-\u0eff])+")
 
 _STOP_WORDS = """
     about above across after again against all almost alone along already also although always am among an and another
@@ -52,6 +56,45 @@ def mended(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def index_words(text: str) -> list[str]:
+    """The words under which a text is found, each once, in order: lower-case, without accents, English plurals as singular.
+
+    Chinese and Japanese, which write no spaces, are found by each character. Stop words do not count, unless there is nothing
+    else.
+    """
+    plain = _ACCENT.sub("", unicodedata.normalize("NFKD", mended(text).casefold()))
+    found = [_stem(word) for word in _PART.findall(unicodedata.normalize("NFC", plain))]
+    words = list(dict.fromkeys(found))
+    return [word for word in words if word not in STOP_WORDS and (len(word) > 1 or word > "z")] or words
+
+
+_IRREGULAR = {
+    "buses": "bus",
+    "children": "child",
+    "feet": "foot",
+    "geese": "goose",
+    "knives": "knife",
+    "leaves": "leaf",
+    "loaves": "loaf",
+    "men": "man",
+    "mice": "mouse",
+    "people": "person",
+    "shelves": "shelf",
+    "teeth": "tooth",
+    "wolves": "wolf",
+    "women": "woman",
+}
+
+
+def _stem(word: str) -> str:
+    """As `singular`, and better with plurals in -es; vocabularies of older models rest on the other one."""
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
+    if len(word) > 4 and word.endswith(("ches", "shes", "sses", "xes", "zes")):
+        return word[:-2]
+    return singular(word)
 
 
 @lru_cache(maxsize=1 << 16)

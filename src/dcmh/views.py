@@ -1,4 +1,4 @@
-"""Views: how a method looks at a column. Pictures become features or pixels, texts become bags of words, vectors stay.
+"""Views: how a method looks at a column. Pictures become features or pixels, texts bags of words and sentence vectors.
 
 A view is fitted on the training items and kept in the model folder: queries are seen as the training items were.
 """
@@ -6,6 +6,7 @@ A view is fitted on the training items and kept in the model folder: queries are
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -15,32 +16,59 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Column, Images, Kind, Texts, Vectors
 from dcmh.errors import DataError, ModelError, ModelMismatch
 from dcmh.home import home
+from dcmh.inputs import sentences
+from dcmh.inputs.sentences import SentenceEncoder
 from dcmh.text import BagOfWords
 
 
 class WordView:
-    """Texts as bags of the words of the training texts, shape (items, words)."""
+    """Texts as bags of the words of the training texts, beside the vector of a sentence encoder if there is one.
+
+    Shape (items, words + width of the encoder). A word that the bag lacks still has a part in the sentence's vector.
+    """
 
     kind: ClassVar[Kind] = "text"
 
-    def __init__(self, bag: BagOfWords | None = None) -> None:
+    def __init__(self, bag: BagOfWords | None = None, *, encoder: str | Mapping[str, Any] | None = None) -> None:
         self.bag = bag or BagOfWords()
+        self._encoder = encoder  # a name, or what a model folder recorded
+
+    @property
+    def encoder(self) -> SentenceEncoder | None:
+        """The sentence encoder, loaded when it is first needed."""
+        if self._encoder is None:
+            return None
+        if isinstance(self._encoder, str):
+            return sentences.open_encoder(self._encoder)
+        return sentences.from_record(self._encoder)
 
     def fit(self, column: Column) -> Self:
-        self.bag.fit(value for value in _texts(column).values if value is not None)
+        values = [value for value in _texts(column).values if value is not None]
+        try:
+            self.bag.fit(values)
+        except DataError:
+            if self._encoder is None:
+                raise
+            self.bag = BagOfWords(min_count=1).fit(values)  # too few texts to share words: sentences tell them apart
         return self
 
     def __call__(self, column: Column) -> NDArray[np.float32]:
-        return self.bag.transform(_texts(column).values)
+        values = _texts(column).values
+        bags = self.bag.transform(values)
+        encoder = self.encoder
+        return bags if encoder is None else np.concatenate([bags, sentence_vectors(encoder, values)], axis=1)
 
     @property
     def width(self) -> int:
-        return len(self.bag)
+        encoder = self.encoder
+        return len(self.bag) + (0 if encoder is None else encoder.width)
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
         file = folder / f"{modality}.vocabulary.txt"
         self.bag.save(file)
-        return {"kind": self.kind, "view": "words", "words": len(self.bag), "digest": _digest(file)}
+        record = {"kind": self.kind, "view": "words", "words": len(self.bag), "digest": _digest(file)}
+        encoder = self.encoder
+        return record if encoder is None else record | {"encoder": sentences.record(encoder)}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
@@ -48,7 +76,16 @@ class WordView:
         bag = BagOfWords.load(file)
         if record.get("digest", _digest(file)) != _digest(file):
             raise ModelError(f"{file} is not the one the model learned with: it was changed. Copy the folder again.")
-        return cls(bag)
+        return cls(bag, encoder=record.get("encoder"))
+
+
+def sentence_vectors(encoder: SentenceEncoder, texts: Sequence[str | None]) -> NDArray[np.float32]:
+    """The vectors of some texts (n, width); zeros where there is none."""
+    vectors = np.zeros((len(texts), encoder.width), np.float32)
+    rows = [row for row, text in enumerate(texts) if text]
+    if rows:
+        vectors[rows] = sentences.encode(encoder, [texts[row] or "" for row in rows])
+    return vectors
 
 
 class VectorView:
@@ -126,6 +163,15 @@ class FeatureView:
         from dcmh import networks
 
         return networks.features_of(self.network)
+
+    def classifier(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """The network's own ImageNet classifier over these features, weight (features, classes) and bias, if it has one."""
+        if self.network != "efficientnet-lite0":
+            return None
+        from dcmh.networks import efficientnet
+
+        weight, bias = efficientnet.imagenet_classifier(self.weights)
+        return weight.numpy(), bias.numpy()
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
         weights = None if self._weights is None else str(Path(self._weights).resolve())

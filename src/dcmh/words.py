@@ -6,7 +6,6 @@ The same encoder serves index and query, row by row, so that a text's code does 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,19 +15,22 @@ from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.errors import ModelError
+from dcmh.inputs import sentences
+from dcmh.inputs.sentences import SentenceEncoder
 from dcmh.methods import folder as model_folder
 from dcmh.text import BagOfWords
+from dcmh.util.arrays import map_arrays
+from dcmh.views import WordView
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
-
-_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
 class TextEncoder(Protocol):
     """What turns texts into packed codes, and the vocabulary it knows."""
 
     bag: BagOfWords
+    encoder: SentenceEncoder | None
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.uint8]: ...
 
@@ -41,11 +43,14 @@ class WordEncoder:
     def __init__(self, folder: Path | str, modality: str = "text") -> None:
         folder = Path(folder)
         self.bag = BagOfWords.load(folder / f"{modality}.vocabulary.txt")
+        kept = model_folder.read_record(folder)["modalities"][modality].get("encoder")
+        self.encoder = None if kept is None else sentences.from_record(kept)
+        width = len(self.bag) + (0 if self.encoder is None else self.encoder.width)
         arrays = map_arrays(folder / model_folder.WEIGHTS)
         self.layers: list[tuple[NDArray[Any], NDArray[Any]]] = []
         while (key := f"{modality}.{len(self.layers)}") + ".weight" in arrays:
             self.layers.append((arrays[f"{key}.weight"], arrays[f"{key}.bias"]))
-        if not self.layers or len(self.layers[0][0]) != len(self.bag):
+        if not self.layers or len(self.layers[0][0]) != width:
             raise ModelError(
                 f"{folder} is damaged: its weights do not fit its {len(self.bag):,} words. Copy the folder again."
             )
@@ -55,19 +60,23 @@ class WordEncoder:
         bits = self.layers[-1][1].shape[0]
         outputs = np.empty((len(texts), bits), np.float32)
         for start in range(0, len(texts), 256):
-            vectors = self.bag.transform(texts[start : start + 256])
-            for row, vector in enumerate(vectors, start):
-                outputs[row] = self._forward(vector)
+            part = texts[start : start + 256]
+            bags = self.bag.transform(part)
+            meanings = None if self.encoder is None else sentences.encode(self.encoder, part)
+            for row, bag in enumerate(bags):
+                outputs[start + row] = self._forward(bag, None if meanings is None else meanings[row])
         return outputs
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.uint8]:
         """Packed codes (texts, ceil(bits / 8))."""
         return codes.pack(codes.sign(self.outputs(texts)))
 
-    def _forward(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _forward(self, bag: NDArray[np.float32], meaning: NDArray[np.float32] | None) -> NDArray[np.float32]:
         weight, bias = self.layers[0]
-        known = np.flatnonzero(vector)
-        x = vector[known] @ weight[known] + bias  # only the rows of these words are read
+        known = np.flatnonzero(bag)
+        x = bag[known] @ weight[known] + bias  # only the rows of these words are read
+        if meaning is not None:
+            x = x + meaning @ weight[len(bag) :]
         for weight, bias in self.layers[1:]:
             x = np.maximum(x, 0) @ weight + bias
         return np.asarray(x, np.float32)
@@ -79,7 +88,9 @@ class ModelWords:
     def __init__(self, model: Hasher, modality: str) -> None:
         self.model = model
         self.modality = modality
-        self.bag: BagOfWords = model.views_[modality].bag  # type: ignore[union-attr]
+        view = model.views_[modality]
+        assert isinstance(view, WordView)
+        self.bag, self.encoder = view.bag, view.encoder
 
     def outputs(self, texts: Sequence[str]) -> NDArray[Any]:
         """Real-valued outputs (texts, bits)."""
@@ -104,29 +115,3 @@ def open_words(folder: Path | str, record: Mapping[str, Any], modality: str) -> 
     from dcmh.methods import load
 
     return ModelWords(load(folder), modality)
-
-
-def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a safetensors file, memory-mapped: pages are read when they are used."""
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > size - 8:
-                raise ValueError("it is too short")
-            header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        arrays = {}
-        for name, entry in header.items():
-            start, stop = entry["data_offsets"]
-            if entry["dtype"] not in _TYPES:
-                continue
-            if 8 + length + stop > size:
-                raise ValueError("it is too short")
-            if stop == start:
-                continue
-            dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
-            arrays[name] = np.asarray(np.memmap(path, dtype, "r", 8 + length + start, shape))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} is missing or damaged ({error}). Train again, or copy the folder again.") from error
-    return arrays

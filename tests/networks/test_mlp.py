@@ -25,7 +25,7 @@ def trained(network, x, steps=5):
 def test_folded_network_gives_the_same_outputs(hidden, words):
     torch.manual_seed(0)
     x = bags() if words else torch.randn(40, 30) * 50 + 7
-    network = HashMLP(30, 8, hidden=hidden, dropout=0.5, words=words and hidden > 0)
+    network = HashMLP(30, 8, hidden=hidden, dropout=0.5, words=30 if words and hidden else 0)
     if not network.words:
         network.standardise(x)
     network.start_at(x, 0.5)

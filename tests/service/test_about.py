@@ -13,7 +13,7 @@ from served import COUNT, problem
 from starlette.testclient import TestClient
 
 import dcmh
-from dcmh.search.finding import FEWEST
+from dcmh.search.calibration import FEWEST
 from dcmh.service import Settings, answers, create_app, static
 
 

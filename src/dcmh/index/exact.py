@@ -96,6 +96,13 @@ class HammingIndex:
         refuse_missing(wanted[rows < 0])
         return packed_of(state.table.words[rows], self.bits)
 
+    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+        """The packed codes of those of the items that are there, by id."""
+        wanted = as_ids(ids)
+        state, rows = self._rows(wanted)
+        packed = packed_of(state.table.words[rows[rows >= 0]], self.bits)
+        return {item: code.tobytes() for item, code in zip(wanted[rows >= 0].tolist(), packed, strict=True)}
+
     def add(self, ids: ArrayLike, codes: NDArray[np.uint8]) -> None:
         """Add items: new ids, shape (n,), and packed codes, shape (n, ceil(bits / 8)). All of them, or none."""
         new = as_ids(ids)

@@ -18,7 +18,7 @@ from dcmh.errors import ParameterError
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
-_NOT_METHODS = {"base", "folder"}
+_NOT_METHODS = {"base", "fine", "folder"}
 
 
 def available() -> dict[str, str]:

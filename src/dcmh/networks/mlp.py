@@ -92,32 +92,41 @@ class Dropout(nn.Module):
 class HashMLP(nn.Module):
     """Inputs (n, inputs) to outputs (n, bits) by one hidden layer.
 
-    Feature vectors are standardised first with the training set's mean and deviation (`standardise`), so that their scale
-    does not matter; bags of words (`words=True`) are taken as they are. `hidden=0` leaves the hidden layer out.
+    The first `words` inputs are a bag of words, taken as they are. The others are feature vectors, standardised with the
+    training set's mean and deviation (`standardise`), so that their scale does not matter; beside a bag of words they count
+    for BESIDE_WORDS of that. `hidden=0` leaves the hidden layer out.
     """
+
+    BESIDE_WORDS = 0.3
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, inputs: int, bits: int, *, hidden: int, dropout: float, words: bool = False) -> None:
+    def __init__(self, inputs: int, bits: int, *, hidden: int, dropout: float, words: int = 0) -> None:
         super().__init__()
         self.register_buffer("shift", torch.zeros(inputs))
         self.register_buffer("scale", torch.ones(inputs))
         self.words = words
         self.first: nn.Module = nn.Identity()
         self.norm: nn.Module = nn.Identity()
+        self.beside: nn.Module = nn.Identity()
         if hidden:
-            self.first = WordLinear(inputs, hidden) if words else nn.Linear(inputs, hidden)
+            self.first = WordLinear(words, hidden) if words else nn.Linear(inputs, hidden)
             self.norm = nn.BatchNorm1d(hidden)
+            if 0 < words < inputs:
+                self.beside = nn.Linear(inputs - words, hidden, bias=False)
         self.dropout = Dropout(dropout)
         self.last = nn.Linear(hidden or inputs, bits)
 
     @torch.no_grad()
     def standardise(self, x: Tensor) -> None:
         """Learn each feature's mean and deviation from the training set (n, inputs); constant features become 0."""
-        deviation, mean = torch.std_mean(x, dim=0)
-        self.shift.copy_(mean)
-        self.scale.copy_(torch.where(deviation > 1e-6 * (1 + mean.abs()), 1 / deviation.clamp(min=1e-12), 0.0))
+        deviation, mean = torch.std_mean(x[:, self.words :], dim=0)
+        weight = self.BESIDE_WORDS if self.words else 1.0
+        self.shift[self.words :] = mean
+        self.scale[self.words :] = torch.where(
+            deviation > 1e-6 * (1 + mean.abs()), weight / deviation.clamp(min=1e-12), 0.0
+        )
 
     @torch.no_grad()
     def start_at(self, x: Tensor, size: float) -> None:
@@ -134,10 +143,13 @@ class HashMLP(nn.Module):
         self.last.bias.sub_(mean).mul_(gain)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.words:
+        if self.words < x.shape[1]:
             x = (x - self.shift) * self.scale
         if not isinstance(self.first, nn.Identity):
-            x = functional.relu(self.norm(self.first(x)))
+            seen = self.first(x[:, : self.words] if self.words else x)
+            if not isinstance(self.beside, nn.Identity):
+                seen = seen + self.beside(x[:, self.words :])
+            x = functional.relu(self.norm(seen))
         return self.last(self.dropout(x))  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -151,10 +163,12 @@ class HashMLP(nn.Module):
         assert self.norm.running_mean is not None
         assert self.norm.running_var is not None
         weight = self.first.weight if self.words else self.first.weight.T  # (inputs, hidden)
+        if isinstance(self.beside, nn.Linear):
+            weight = torch.cat([weight, self.beside.weight.T])
         gain = self.norm.weight / torch.sqrt(self.norm.running_var + self.norm.eps)  # (hidden,)
         bias = (self.first.bias - self.norm.running_mean) * gain + self.norm.bias
         weight = weight * gain
-        if not self.words:
+        if self.words < len(weight):
             weight, bias = _fold_input(weight, bias, self.shift, self.scale)
         return [(weight.contiguous(), bias), last]
 

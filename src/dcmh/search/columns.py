@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from dcmh import codes
 from dcmh.data.columns import Column, Images, Texts
 from dcmh.errors import ImageError
 from dcmh.images import content_hash
@@ -34,7 +35,8 @@ def encode_column(
         found = dict(zip(rows, encode_texts(encoders.words_of(modality), texts), strict=True))
         failed = {row: "no word that the model knows" for row, code in found.items() if code is None}
         return {row: code for row, code in found.items() if code is not None}, failed
-    packed = encoders.vectors(modality, column.take(np.array(rows)))
+    outputs, _ = encoders.vectors(modality, column.take(np.array(rows)))
+    packed = codes.pack(codes.sign(outputs))
     return {row: code.tobytes() for row, code in zip(rows, packed, strict=True)}, {}
 
 

@@ -51,6 +51,7 @@ class Content:
     """The picture or vectors of an item, shared by items of the same content: its codes, or why there are none."""
 
     codes: dict[str, bytes] = field(default_factory=dict)
+    fine: dict[str, bytes] = field(default_factory=dict)
     reason: str | None = None
 
 

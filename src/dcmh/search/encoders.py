@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,11 @@ from numpy.typing import NDArray
 from dcmh import codes
 from dcmh.data.columns import Column, Images
 from dcmh.errors import ImageError, ModelMismatch
+from dcmh.methods import fine as fine_space
 from dcmh.methods import folder as model_folder
+from dcmh.methods.fine import FineSpace
+from dcmh.util.arrays import map_arrays
+from dcmh.views import FeatureView
 from dcmh.words import TextEncoder, open_words, text_modality
 
 if TYPE_CHECKING:
@@ -37,10 +42,18 @@ class Encoders:
         self._model = None if model is None else self._placed(model)
         self._words: dict[str, TextEncoder] = {}
         self._pictures: dict[str, PictureEncoder] = {}
+        self.fine: FineSpace | None = None
+        if self.record.get("fine") is not None:
+            self.fine = fine_space.from_state(self.record, map_arrays(folder / model_folder.WEIGHTS))
 
     @property
     def modalities(self) -> tuple[str, ...]:
         return tuple(self.record["modalities"])
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each modality: image, text or vector."""
+        return {name: self.kind(name) for name in self.modalities}
 
     def kind(self, modality: str) -> str:
         return str(self.record["modalities"][modality]["kind"])
@@ -81,7 +94,7 @@ class Encoders:
 
     def pictures(self, modality: str) -> PictureEncoder:
         if modality not in self._pictures:
-            self._pictures[modality] = PictureEncoder(self.model, modality)
+            self._pictures[modality] = PictureEncoder(self.model, modality, self.fine)
         return self._pictures[modality]
 
     def rest(self) -> None:
@@ -89,8 +102,21 @@ class Encoders:
         for encoder in list(self._pictures.values()):
             encoder.rest()
 
-    def vectors(self, modality: str, column: Column) -> Packed:
-        return codes.pack(self.model.encode(**{modality: column}))
+    def vectors(self, modality: str, column: Column) -> tuple[NDArray[np.float64], NDArray[np.float32] | None]:
+        """Real-valued outputs (n, bits) of some vectors, and their fine vectors, if the model gives them any."""
+        outputs = self.model.outputs(**{modality: column})
+        if self.fine is None or modality not in self.fine.modalities:
+            return outputs, None
+        view = self.model.views_[modality]
+        return outputs, self.fine.of_inputs(modality, view(column), view)
+
+    def key(self, code: bytes, fine: NDArray[np.float32] | None) -> bytes:
+        """A code and a fine vector in one, for whoever asks again: `SearchIndex.near` takes it."""
+        return code if fine is None or self.fine is None else code + self.fine.quantise(fine).tobytes()
+
+    def as_query(self, fine: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+        """A fine vector as the second stage takes it."""
+        return None if fine is None or self.fine is None else self.fine.as_query(fine)
 
     def check(self, data: Dataset) -> list[str]:
         """The modalities that data and model share. See `shared_modalities`."""
@@ -136,21 +162,30 @@ class Prepared:
             self.begun.cancel()
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """One item in one modality: real-valued outputs (bits,), whose signs are its code, and its fine vector, if any."""
+
+    outputs: NDArray[Any]
+    fine: NDArray[np.float32] | None = None
+
+
 class PictureEncoder:
-    """Pictures to packed codes, in two steps, so that one batch is decoded while the one before is in the network.
+    """Pictures to outputs and fine vectors, in two steps, so that one batch is decoded while the one before is in the network.
 
     Where the model takes features of a frozen network, they come from the feature cache and go into it.
     """
 
-    def __init__(self, model: Hasher, modality: str) -> None:
+    def __init__(self, model: Hasher, modality: str, fine: FineSpace | None = None) -> None:
         from dcmh.decoding import Decoder
         from dcmh.features import FeatureStore
-        from dcmh.views import FeatureView
 
         self.model = model
         self.modality = modality
+        self.fine = fine if fine is not None and modality in fine.modalities else None
         view = model.views_[modality]
         self._view = view if isinstance(view, FeatureView) else None
+        self._fine_view = self._view or model.fine_view(modality)
         self._store = FeatureStore(view.network, view.weights) if isinstance(view, FeatureView) else None
         self._backbone: Any = None
         self._decoder = Decoder()
@@ -180,32 +215,30 @@ class PictureEncoder:
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
         """For each picture its packed code, or why it cannot be read."""
         found = self.outputs(prepared)
-        good = [one for one in found if not isinstance(one, ImageError)]
+        good = [one.outputs for one in found if not isinstance(one, ImageError)]
         packed = iter(codes.pack(codes.sign(np.stack(good))) if good else ())
         return [one if isinstance(one, ImageError) else next(packed).tobytes() for one in found]
 
-    def outputs(self, prepared: Prepared) -> list[NDArray[Any] | ImageError]:
-        """For each picture its real-valued outputs (bits,), or why it cannot be read."""
+    def outputs(self, prepared: Prepared) -> list[Encoded | ImageError]:
+        """For each picture its outputs and fine vector, or why it cannot be read."""
         pixels, wrong = prepared.decoded()
         places = range(len(prepared.contents))
-        found = iter(self._outputs(prepared, pixels, [place for place in places if place not in wrong]))
+        found = iter(self._encoded(prepared, pixels, [place for place in places if place not in wrong]))
         return [ImageError(wrong[place]) if place in wrong else next(found) for place in places]
 
-    def one(self, source: Any) -> Packed:
-        """The packed code (1, bytes) of one picture, which leaves no trace in the cache."""
+    def one(self, source: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """Outputs (bits,) and fine vector of one picture, which leaves no trace in the cache."""
         from dcmh import decoding, images
 
-        pixels = images.decode(source, decoding.SIZE)[None]
-        if self._view is None:
-            return codes.pack(self.model.encode(**{self.modality: Images(list(pixels))}))
-        return codes.pack(codes.sign(self.model._outputs(self.modality, self._run(pixels))))
+        encoded = self._of_pixels(images.decode(source, decoding.SIZE)[None])[0]
+        return encoded.outputs, encoded.fine
 
-    def _outputs(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> NDArray[Any]:
+    def _encoded(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> list[Encoded]:
         """Of the pictures at the good places."""
         if not good:
-            return np.empty((0, self.model.bits))
+            return []
         if self._store is None:
-            return self.model.outputs(**{self.modality: Images(list(pixels))})
+            return self._of_pixels(pixels)
         contents = [prepared.contents[place] for place in good]
         features = dict(prepared.known)
         if len(pixels):
@@ -213,17 +246,47 @@ class PictureEncoder:
             entries = list(zip(fresh, self._run(pixels), strict=True))
             self._store.put(entries)
             features.update(entries)
-        return self.model._outputs(self.modality, np.stack([features[content] for content in contents]))
+        return self._of_features(np.stack([features[content] for content in contents]))
+
+    def _of_pixels(self, pixels: NDArray[np.uint8]) -> list[Encoded]:
+        if self._view is not None:
+            return self._of_features(self._run(pixels))
+        outputs = self.model.outputs(**{self.modality: Images(list(pixels))})
+        fine = None if self.fine is None else self.fine.of_inputs(self.modality, self._run(pixels), self._fine_view)
+        return _rows(outputs, fine)
+
+    def _of_features(self, features: NDArray[np.float32]) -> list[Encoded]:
+        outputs = self.model._outputs(self.modality, features)
+        fine = None if self.fine is None else self.fine.of_inputs(self.modality, features, self._fine_view)
+        return _rows(outputs, fine)
 
     def _run(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         from dcmh import device as devices
         from dcmh import features
 
-        assert self._view is not None
-        target = devices.resolve(self._view.device)
+        view = self._fine_view
+        assert isinstance(view, FeatureView)
+        target = devices.resolve(view.device)
         if self._backbone is None:
-            self._backbone = features.frozen(self._view.network, self._view.weights, target)
+            self._backbone = features.frozen(view.network, view.weights, target)
         return features.run(self._backbone, pixels, target)
+
+
+def _rows(outputs: NDArray[Any], fine: NDArray[np.float32] | None) -> list[Encoded]:
+    if fine is None:
+        return [Encoded(row) for row in outputs]
+    return [Encoded(row, vector) for row, vector in zip(outputs, fine, strict=True)]
+
+
+def fine_texts(fine: FineSpace | None, texts: Sequence[str | None]) -> list[NDArray[np.float32] | None]:
+    """The fine vector of each text; None where there is no text, or nothing of it can be read."""
+    if fine is None:
+        return [None] * len(texts)
+    encoder = fine.encoder
+    known = [text if text is not None and encoder.knows(text) else None for text in texts]
+    spoken = [text for text in known if text is not None]
+    vectors = iter(fine.of_texts(spoken) if spoken else ())
+    return [None if text is None else next(vectors) for text in known]
 
 
 def encode_texts(words: TextEncoder, texts: Iterable[str | None]) -> list[bytes | None]:
@@ -241,4 +304,7 @@ def text_outputs(words: TextEncoder, texts: Iterable[str | None]) -> list[NDArra
 
 
 def _known(words: TextEncoder, texts: Iterable[str | None]) -> list[str | None]:
-    return [text if text is not None and words.bag.used_and_ignored(text)[0] else None for text in texts]
+    def is_known(text: str) -> bool:
+        return words.encoder.knows(text) if words.encoder is not None else bool(words.bag.used_and_ignored(text)[0])
+
+    return [text if text is not None and is_known(text) else None for text in texts]

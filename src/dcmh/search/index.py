@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -12,11 +13,12 @@ from dcmh.catalogue import Catalogue, Item
 from dcmh.engines.address import Address, is_address
 from dcmh.errors import DataError, ParameterError, QueryError
 from dcmh.index.arguments import as_id
-from dcmh.search import adding, answering, asking, building, finding, place
+from dcmh.search import adding, asking, building, place, rank
 from dcmh.search.building import Choices, Progress
+from dcmh.search.calibration import Calibration
 from dcmh.search.encoders import Encoders
-from dcmh.search.finding import Wanted
-from dcmh.search.hits import Hits, Query
+from dcmh.search.hits import Hit, Hits, Query
+from dcmh.search.rank import Found, Request, Wanted
 from dcmh.search.stored import StoredCodes, try_to_save
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class SearchIndex:
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
         self._codes = StoredCodes(folder, catalogue, encoders)
-        self._measured = finding.measured(folder / place.MODEL)
+        self.calibration = Calibration.read(folder / place.MODEL)
         self._file = place.identity(folder)
 
     # -- making, opening, closing -----------------------------------------------------------------------------------
@@ -165,62 +167,120 @@ class SearchIndex:
         offset: int = 0,
         vector: Any = None,
         as_: str | None = None,
+        at_least: float | None = None,
     ) -> Hits:
-        """Items near a query: words, or a picture (a path, the bytes of a file, or a uint8 array), or a vector.
+        """The best items for a query: words, or a picture (a path, the bytes of a file, or a uint8 array), or a vector.
 
         Parameters
         ----------
         k
-            At most so many hits. Default: 10; with `radius`, all within it.
+            Maximum number of hits. Default: 10; with `radius`, all within it.
         radius
-            Only hits at most so many bits away.
+            Only hits at most this many bits away.
         in_
-            Which codes are searched: "image", "text", or another modality. Default for words: pictures, and the words
-            of items that have no picture. Default for a picture: both, each item at the smaller of its distances.
+            Which modality is searched: "image", "text", or another one. Default for words: pictures, and the texts and labels
+            of items. Default for a picture: all.
         offset
-            Leave out so many of the nearest, which earlier answers had.
+            Number of hits to skip, which earlier answers had.
         as_
             Which modality the query is, where the model has several of its kind, such as "title" and "tags". Default:
             "text" or "image", or else the first.
+        at_least
+            Only hits whose measured precision is at least this, possibly none.
         """
         began = time.perf_counter()
-        query, asked = self.ask(text, image, vector=vector, as_=as_)
-        return answering.answer(self, query, asked, began, Wanted(k, radius, in_, offset))
+        query, request = self.ask(text, image, vector=vector, as_=as_)
+        return self._answer(query, request, began, Wanted(k, radius, in_, offset), at_least)
 
     def ask(
         self, text: str | None = None, image: Any = None, *, vector: Any = None, as_: str | None = None
-    ) -> tuple[Query, str]:
-        """What `search` asks, with its code, and the modality it is asked in."""
+    ) -> tuple[Query, Request]:
+        """What `search` asks, with its code, and how it is put to the index."""
         return asking.ask(self.encoders, text, image, vector, as_)
 
     def near(
         self,
-        code: bytes,
+        key: bytes,
         modality: str,
         *,
         k: int | None = None,
         radius: int | None = None,
         in_: str | None = None,
         offset: int = 0,
+        at_least: float | None = None,
     ) -> Hits:
-        """Items near a packed code that `ask` gave in a modality."""
+        """The best items for a packed code, or a `Query.key`, that `ask` gave in a modality."""
         began = time.perf_counter()
-        query = asking.ask_code(self.encoders, code, modality, self._codes.modalities)
-        return answering.answer(self, query, modality, began, Wanted(k, radius, in_, offset))
+        query, request = asking.ask_code(self.encoders, key, modality, self._codes.modalities)
+        return self._answer(query, request, began, Wanted(k, radius, in_, offset), at_least)
 
     def similar(
-        self, item: int, *, k: int | None = None, radius: int | None = None, in_: str | None = None, offset: int = 0
+        self,
+        item: int,
+        *,
+        k: int | None = None,
+        radius: int | None = None,
+        in_: str | None = None,
+        offset: int = 0,
+        at_least: float | None = None,
     ) -> Hits:
-        """Items near one of the index, which itself is left out: by its picture, or by its words if it has none."""
+        """The items most like one of the index, which itself is left out: by its picture, or by its words if it has none."""
         began = time.perf_counter()
         item = as_id(item)
-        said = self.item(item)
+        about = self.item(item)
         for modality in sorted(self._codes, key=lambda name: name == self.encoders.text):
             if item in self._codes[modality]:
-                code = self._codes[modality].codes([item])[0].tobytes()
-                query = Query(text=said.text, image=said.path, code=code)
-                return answering.answer(self, query, modality, began, Wanted(k, radius, in_, offset, without=item))
+                key = self._codes[modality].codes([item])[0].tobytes()
+                vector = self.catalogue.fine_of(modality, [item]).get(item)
+                query, request = asking.ask_code(self.encoders, key + (vector or b""), modality, self._codes.modalities)
+                query = replace(query, text=about.text, image=about.path)
+                wanted = Wanted(k, radius, in_, offset, without=item)
+                return self._answer(query, request, began, wanted, at_least)
         raise QueryError(f"Item {item} of {self.place} has no code. Index it again.")
+
+    def _answer(self, query: Query, request: Request, began: float, wanted: Wanted, at_least: float | None) -> Hits:
+        """The hits of a query. `began`: when, by `time.perf_counter`."""
+        if at_least is not None:
+            self._check_precision(at_least)
+        kinds = self.encoders.kinds
+        texts = [name for name, kind in kinds.items() if kind == "text"]
+        collection = rank.Collection(self._codes.now(), self._codes.fine, self.catalogue, len(self), texts)
+        ranking = rank.search(collection, request, wanted)
+        if not request.known and not ranking.found and ranking.searched:
+            raise asking.no_answer(self.encoders, query, request)
+        hits = self._hits(ranking.found, query, request)
+        nearest = next(iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request)), None)
+        good = hits
+        if at_least is not None:
+            good = [hit for hit in hits if hit.precision is not None and hit.precision >= at_least]
+        took = 1000 * (time.perf_counter() - began)
+        below = len(hits) - len(good)
+        return Hits(
+            tuple(good), query, ranking.searched, took, ranking.radius, nearest, ranking.candidates, at_least, below
+        )
+
+    def _check_precision(self, at_least: float) -> None:
+        if isinstance(at_least, bool) or not isinstance(at_least, int | float) or not 0 <= at_least <= 1:
+            raise ParameterError(f"at_least must be a number from 0 to 1, not {at_least!r}.")
+        if not self.calibration.is_measured:
+            raise QueryError(
+                f"The precision of hits was not measured for the model of {self.place}, so hits cannot be chosen by it. "
+                "Train a model on items of this collection: dcmh train measures it."
+            )
+
+    def _hits(self, found: Sequence[Found], query: Query, request: Request) -> list[Hit]:
+        items = self.catalogue.get([one.id for one in found])
+        root = self.root if found else None
+        hits = []
+        for one in found:
+            item = items.get(one.id)
+            if item is not None:  # None: removed by another process since this one opened the index
+                has_text = bool(item.text or item.labels)
+                precision = self.calibration.precision(one, query.kind, request.modality, has_text=has_text)
+                path = place.path_of(self.folder, item, root)
+                why = (one.modality, item.name, one.score, one.fine, one.words)
+                hits.append(Hit(one.id, one.distance, self.bits, precision, item.text, path, item.labels, *why))
+        return hits
 
     def item(self, item: int) -> Item:
         """What the catalogue says about an item."""

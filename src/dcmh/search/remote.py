@@ -21,9 +21,9 @@ from dcmh.index.results import Results
 from dcmh.methods import folder as model_folder
 from dcmh.remote import models
 from dcmh.remote.catalogue import RemoteCatalogue, check_model
-from dcmh.search import finding
 from dcmh.search import place as layout
 from dcmh.search.building import Choices, Progress, check_data
+from dcmh.search.calibration import Calibration
 from dcmh.search.encoders import Encoders
 from dcmh.search.index import SearchIndex
 
@@ -55,6 +55,10 @@ class CountedIndex:
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
         found: NDArray[np.uint8] = self._index.codes(ids)
+        return found
+
+    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+        found: dict[int, bytes] = self._index.codes_there(ids)
         return found
 
     def add(self, ids: ArrayLike, codes: NDArray[np.uint8]) -> None:
@@ -143,7 +147,7 @@ class RemoteSearchIndex(SearchIndex):
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
         self._codes = RemoteCodes(catalogue)
-        self._measured = finding.measured(encoders.folder)
+        self.calibration = Calibration.read(encoders.folder)
         self._made = catalogue.about("made")
         self._root: tuple[int, str | None] | None = None  # as of a generation
 

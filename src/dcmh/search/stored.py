@@ -13,6 +13,7 @@ from dcmh.catalogue import Catalogue
 from dcmh.data.dataset import JOINT
 from dcmh.errors import BusyError, ModelError
 from dcmh.index import HammingIndex
+from dcmh.index.fine import FineIndex
 from dcmh.search import place
 from dcmh.search.encoders import Encoders
 
@@ -29,6 +30,7 @@ class StoredCodes(Mapping[str, HammingIndex]):
         self.item_count = 0
         self.generation = -1
         self._indexes: dict[str, HammingIndex] = {}
+        self._fine: dict[str, FineIndex] = {}
         self.read()
 
     def __getitem__(self, modality: str) -> HammingIndex:
@@ -44,24 +46,49 @@ class StoredCodes(Mapping[str, HammingIndex]):
         """The indexes as they are: a later `read` in another thread does not change what this call gave."""
         return self._indexes
 
+    @property
+    def fine(self) -> dict[str, FineIndex]:
+        """The fine vectors of each modality that has some, as they are."""
+        return self._fine
+
     def read(self) -> None:
         """Take the state of the folder."""
         header = place.read_header(self.folder)
         generation = self.catalogue.generation
         if header["generation"] == generation:
             with contextlib.suppress(ModelError):  # damaged: they can be made again
-                self._indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
+                indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
+                fine = {
+                    name: FineIndex.load(self.folder / place.CODES / name, generation)
+                    for name in header.get("fine", ())
+                }
+                self._indexes, self._fine = indexes, fine
                 self.item_count, self.generation = int(header["items"]), generation
                 return
         found = {name: self._from_catalogue(name) for name in self.catalogue.modalities()}
         self._indexes = {name: found[name] for name in self.modalities if name in found}
+        vectors = {name: FineIndex.of(*self.catalogue.fine(name)) for name in self._indexes}
+        self._fine = {name: index for name, index in vectors.items() if len(index)}
         self.item_count, self.generation = len(self.catalogue), generation
 
     def add(self, ids: list[int]) -> None:
         """Bring some items up to date that the catalogue has now."""
-        indexes = dict(self._indexes)
+        indexes, fine = dict(self._indexes), dict(self._fine)
         fresh = sorted(ids)
         for modality in self.modalities:
+            vectors = self.catalogue.fine_of(modality, fresh)
+            if vectors or modality in fine:
+                numbers = np.array(sorted(vectors), np.int64)
+                joined = b"".join(vectors[number] for number in numbers.tolist())
+                index_before = fine.get(modality)
+                if index_before is not None:
+                    index_before = index_before.without(np.array(fresh, np.int64))
+                if len(numbers):
+                    rows_of = np.frombuffer(joined, np.int8).reshape(len(numbers), -1)
+                    empty = FineIndex.of(numbers[:0], rows_of[:0])
+                    index_before = (index_before or empty).with_items(numbers, rows_of)
+                if index_before is not None:
+                    fine[modality] = index_before
             index = indexes.setdefault(modality, HammingIndex(self.bits))
             if index.remove(fresh, missing_ok=True):  # a changed item keeps its place among its elders
                 indexes[modality] = self._from_catalogue(modality)
@@ -71,6 +98,7 @@ class StoredCodes(Mapping[str, HammingIndex]):
             if there:
                 index.add([number for number, _ in there], np.stack([code for _, code in there]))
         self._indexes = {name: index for name, index in indexes.items() if len(index)}
+        self._fine = fine
         self.item_count, self.generation = len(self.catalogue), self.catalogue.generation
 
     def remove(self, ids: list[int]) -> None:
@@ -78,6 +106,7 @@ class StoredCodes(Mapping[str, HammingIndex]):
         for index in self._indexes.values():
             index.remove(ids, missing_ok=True)
         self._indexes = {name: index for name, index in self._indexes.items() if len(index)}
+        self._fine = {name: index.without(np.array(ids, np.int64)) for name, index in self._fine.items()}
         self.item_count, self.generation = len(self.catalogue), self.catalogue.generation
 
     def save(self) -> None:
@@ -90,12 +119,15 @@ class StoredCodes(Mapping[str, HammingIndex]):
         counts = {name: len(index) for name, index in self._indexes.items()}
         for name, index in self._indexes.items():
             index.save(self.folder / place.CODES / name)
+        for name, vectors in self._fine.items():
+            vectors.save(self.folder / place.CODES / name, self.generation)
         place.write_header(
             self.folder,
             bits=self.bits,
             generation=self.generation,
             items=self.item_count,
             codes=counts,
+            fine=sorted(self._fine),
             fingerprint=self.record["fingerprint"],
             method=self.record["method"],
             root=self.catalogue.about("root"),

@@ -29,7 +29,7 @@ from dcmh.errors import ImageError
 from dcmh.images import content_hash
 from dcmh.remote.catalogue import AnyCatalogue
 from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
-from dcmh.search.encoders import BATCH, Encoders, Prepared, encode_texts, text_outputs
+from dcmh.search.encoders import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
 
 PICTURES = BATCH  # in a group on a CPU; a GPU takes more
 ENTRIES = 1024  # in a group at most, whatever they need
@@ -196,7 +196,11 @@ class Update:
         if known is None:
             twin = entry.before if entry.before and entry.before.content == content else None
             twin = twin or twins.get(content)
-            known = Content(self.catalogue.codes_of(twin.id, self.code_names) if twin else {})
+            known = Content()
+            if twin is not None:
+                known.codes = self.catalogue.codes_of(twin.id, self.code_names)
+                found = {name: self.catalogue.fine_of(name, [twin.id]).get(twin.id) for name in self.code_names}
+                known.fine = {name: vector for name, vector in found.items() if vector is not None}
             entry.encode = not known.codes
             self._seen[content] = known
         entry.content = known
@@ -227,44 +231,56 @@ class Update:
         return content_hash(source)
 
     def _finish(self, group: list[Entry], prepared: dict[str, Prepared]) -> list[Entry]:
-        total: dict[int, NDArray[np.float64]] = {}  # by row: the outputs of an item, summed
+        total: dict[int, Encoded] = {}  # by row: the outputs and fine vectors of an item, summed
         for name in self.sources:
             column = self.data[name]
             chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
-            outputs: dict[int, NDArray[Any]] = {}  # by row
-            for entry, found in zip(chosen, self._outputs(name, chosen, prepared) if chosen else (), strict=True):
+            encoded: dict[int, Encoded] = {}  # by row
+            for entry, found in zip(chosen, self._encode(name, chosen, prepared) if chosen else (), strict=True):
                 assert entry.content is not None
                 if isinstance(found, ImageError):
                     entry.content.reason = str(found)
                 elif found is not None:
-                    outputs[entry.row] = found
+                    encoded[entry.row] = found
             if self.joint:
-                for row, found in outputs.items():
-                    total[row] = total.get(row, 0) + np.asarray(found, np.float64)
+                for row, found in encoded.items():
+                    total[row] = _sum(total.get(row), found)
             else:
-                self._keep(name, outputs, group)
+                self._keep(name, encoded, group)
         self._keep(JOINT, total, group)
         return group
 
-    def _keep(self, name: str, outputs: dict[int, NDArray[Any]], group: list[Entry]) -> None:
-        """Note the codes, which are the signs of the outputs."""
-        if not outputs:
+    def _keep(self, name: str, encoded: dict[int, Encoded], group: list[Entry]) -> None:
+        """Note the codes, which are the signs of the outputs, and the fine vectors."""
+        if not encoded:
             return
-        packed = dict(zip(outputs, codes.pack(codes.sign(np.stack(list(outputs.values())))), strict=True))
+        outputs = np.stack([one.outputs for one in encoded.values()])
+        packed = dict(zip(encoded, codes.pack(codes.sign(outputs)), strict=True))
         for entry in group:
             if entry.content is not None and entry.row in packed:
                 entry.content.codes[name] = packed[entry.row].tobytes()
+                fine = encoded[entry.row].fine
+                if fine is not None and self.encoders.fine is not None:
+                    entry.content.fine[name] = self._quantised(fine)
 
-    def _outputs(self, name: str, chosen: list[Entry], prepared: dict[str, Prepared]) -> Sequence[Any]:
-        """The real-valued outputs of one modality; None for words that are all unknown."""
+    def _quantised(self, fine: NDArray[np.float32]) -> bytes:
+        assert self.encoders.fine is not None
+        length = float(np.sqrt(fine @ fine))  # of a joint vector, not 1
+        return self.encoders.fine.quantise(fine / max(length, 1e-9)).tobytes()
+
+    def _encode(self, name: str, chosen: list[Entry], prepared: dict[str, Prepared]) -> Sequence[Any]:
+        """What one modality says about some items; None for words that are all unknown."""
         column = self.data[name]
         if isinstance(column, Images):
             return self.encoders.pictures(name).outputs(prepared[name])
         if isinstance(column, Texts):
             texts = [column.values[entry.row] for entry in chosen]
-            return text_outputs(self.encoders.words_of(name), texts)
+            outputs = text_outputs(self.encoders.words_of(name), texts)
+            fine = fine_texts(self.encoders.fine, texts)
+            return [None if o is None else Encoded(o, f) for o, f in zip(outputs, fine, strict=True)]
         rows = np.array([entry.row for entry in chosen])
-        return list(self.encoders.model.outputs(**{name: column.take(rows)}))
+        outputs, vectors = self.encoders.vectors(name, column.take(rows))
+        return [Encoded(row, None if vectors is None else vectors[i]) for i, row in enumerate(outputs)]
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -278,12 +294,12 @@ class Update:
                 entries.append(entry)
         if not entries:
             return
-        text_codes = self._text_codes(entries)
+        text_codes, text_fine = self._text_codes(entries), self._text_fine(entries)
         with self.catalogue.writing():
             if not self.partial:
                 self.catalogue.note(UPDATE, UNFINISHED)
-            for entry, text_code in zip(entries, text_codes, strict=True):
-                self._write(entry, text_code)
+            for entry, text_code, fine in zip(entries, text_codes, text_fine, strict=True):
+                self._write(entry, text_code, fine)
 
     def _text_codes(self, entries: list[Entry]) -> list[bytes | None]:
         words = self.encoders.words if self.text is not None else None
@@ -291,7 +307,13 @@ class Update:
             return [None] * len(entries)
         return encode_texts(words, [entry.item.text for entry in entries])
 
-    def _write(self, entry: Entry, text_code: bytes | None) -> None:
+    def _text_fine(self, entries: list[Entry]) -> list[bytes | None]:
+        if self.text is None:
+            return [None] * len(entries)
+        found = fine_texts(self.encoders.fine, [entry.item.text for entry in entries])
+        return [None if vector is None else self._quantised(vector) for vector in found]
+
+    def _write(self, entry: Entry, text_code: bytes | None, text_fine: bytes | None) -> None:
         item, before, content = entry.item, entry.before, entry.content
         reason = content.reason if content else None
         if reason is None and text_code is None and not (content and content.codes):
@@ -305,11 +327,14 @@ class Update:
         if content and (before is None or before.content != item.content):
             for name in self.code_names:
                 self.catalogue.set_code(number, name, content.codes.get(name))
+                self.catalogue.set_fine(number, name, content.fine.get(name))
         if content is None and before is not None and before.content is not None:
             for name in self.code_names:
                 self.catalogue.set_code(number, name, None)
+                self.catalogue.set_fine(number, name, None)
         if self.text is not None and (before is None or before.text != item.text):
             self.catalogue.set_code(number, self.text, text_code)
+            self.catalogue.set_fine(number, self.text, text_fine)
         self._count(item, before)
 
     def _skip(self, entry: Entry, reason: str) -> None:
@@ -329,3 +354,11 @@ class Update:
             self.changes.moved += 1
         else:
             self.changes.unchanged += 1
+
+
+def _sum(one: Encoded | None, other: Encoded) -> Encoded:
+    """What two modalities of an item say together."""
+    if one is None:
+        return Encoded(np.asarray(other.outputs, np.float64), other.fine)
+    fine = [vector for vector in (one.fine, other.fine) if vector is not None]
+    return Encoded(one.outputs + np.asarray(other.outputs, np.float64), sum(fine[1:], fine[0]) if fine else None)

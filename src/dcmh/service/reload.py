@@ -13,7 +13,7 @@ from typing import Any
 from dcmh.errors import DCMHError
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
-from dcmh.search.finding import FEWEST
+from dcmh.search.calibration import FEWEST
 from dcmh.service import log
 from dcmh.service.words import Vocabulary
 

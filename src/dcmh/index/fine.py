@@ -1,0 +1,141 @@
+"""FineIndex: int8 vectors under ids, in memory or mapped from a folder, and their inner products with a query.
+
+Like a `Table` it never changes under a reader: adding and removing make a new one, which shares the arrays where it can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import ModelError
+from dcmh.files import whole_file, write_text
+
+HEADER, IDS, VECTORS = "fine.json", "ids.npy", "fine.npy"
+BLOCK = 4096  # rows that become float32 at a time: they stay in a core's cache
+
+Ids = NDArray[np.int64]
+Vectors = NDArray[np.int8]
+
+
+@dataclass(frozen=True, eq=False)
+class FineIndex:
+    """Rows by ascending id; the arrays may have room for more."""
+
+    ids_room: Ids
+    vectors_room: Vectors
+    count: int
+    removed: NDArray[np.bool_] | None = None  # (count,)
+
+    @classmethod
+    def of(cls, ids: Ids, vectors: Vectors) -> FineIndex:
+        """Of ascending ids and their vectors (n, dimensions)."""
+        return cls(ids, vectors, len(ids))
+
+    def __len__(self) -> int:
+        return self.count if self.removed is None else int(self.count - np.count_nonzero(self.removed))
+
+    @property
+    def dimensions(self) -> int:
+        return int(self.vectors_room.shape[1])
+
+    def live(self) -> tuple[Ids, Vectors]:
+        """Ids and vectors, without those that were removed."""
+        ids, vectors = self.ids_room[: self.count], self.vectors_room[: self.count]
+        return (ids, vectors) if self.removed is None else (ids[~self.removed], vectors[~self.removed])
+
+    def scores(self, query: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float32]]:
+        """All ids, and the inner product of each vector with the query."""
+        ids, vectors = self.ids_room[: self.count], self.vectors_room[: self.count]
+        found = np.empty(self.count, np.float32)
+        for start in range(0, self.count, BLOCK):
+            found[start : start + BLOCK] = vectors[start : start + BLOCK].astype(np.float32) @ query
+        return (ids, found) if self.removed is None else (ids[~self.removed], found[~self.removed])
+
+    def scores_of(self, query: NDArray[np.float32], wanted: Ids) -> NDArray[np.float32]:
+        """The inner products of some items, nan for one that is not there."""
+        rows, there = self._rows(wanted)
+        found = np.full(len(wanted), np.nan, np.float32)
+        found[there] = self.vectors_room[rows[there]].astype(np.float32) @ query
+        return found
+
+    def vector(self, item: int) -> Vectors | None:
+        """One item's vector."""
+        rows, there = self._rows(np.array([item], np.int64))
+        return np.asarray(self.vectors_room[rows[0]]) if there[0] else None
+
+    def with_items(self, ids: Ids, vectors: Vectors) -> FineIndex:
+        """This index and some items, in the place of those of the same ids. Only the newest index may grow."""
+        kept = self.without(ids)
+        if kept is self and (not self.count or ids[0] > self.ids_room[self.count - 1]):
+            return self._appended(ids, vectors)
+        old_ids, old_vectors = kept.live()
+        order = np.argsort(joined := np.concatenate([old_ids, ids]), kind="stable")
+        return FineIndex.of(joined[order], np.concatenate([old_vectors, vectors])[order])
+
+    def _appended(self, ids: Ids, vectors: Vectors) -> FineIndex:
+        count = self.count + len(ids)
+        ids_room, vectors_room = self.ids_room, self.vectors_room
+        if count > len(ids_room) or not vectors_room.flags.writeable:
+            room = max(count, self.count + self.count // 2)
+            ids_room, vectors_room = np.empty(room, np.int64), np.empty((room, vectors.shape[1]), np.int8)
+            ids_room[: self.count] = self.ids_room[: self.count]
+            vectors_room[: self.count] = self.vectors_room[: self.count].reshape(self.count, vectors.shape[1])
+        ids_room[self.count : count], vectors_room[self.count : count] = ids, vectors
+        removed = None if self.removed is None else np.append(self.removed, np.zeros(len(ids), bool))
+        return FineIndex(ids_room, vectors_room, count, removed)
+
+    def without(self, ids: Ids) -> FineIndex:
+        """This index less some items; those that are not there do not matter."""
+        rows, there = self._rows(np.asarray(ids, np.int64))
+        if not there.any():
+            return self
+        removed = np.zeros(self.count, bool) if self.removed is None else self.removed.copy()
+        removed[rows[there]] = True
+        return FineIndex(self.ids_room, self.vectors_room, self.count, removed)
+
+    def _rows(self, wanted: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The row of each id, and whether it is there."""
+        ids = self.ids_room[: self.count]
+        rows = np.searchsorted(ids, wanted)
+        there = rows < self.count
+        there[there] = ids[rows[there]] == wanted[there]
+        if self.removed is not None:
+            there[there] = ~self.removed[rows[there]]
+        return rows, there
+
+    # -- in a folder ------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, generation: int) -> None:
+        """Write it, to be memory-mapped; the header, which is last, says from which generation of the catalogue it is."""
+        ids, vectors = self.live()
+        names = {"ids": f"{generation}-{IDS}", "vectors": f"{generation}-{VECTORS}"}
+        for name, array in (("ids", ids), ("vectors", vectors)):
+            with whole_file(folder / names[name]) as draft, open(draft, "wb") as file:
+                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        header = {"format": 1, "generation": generation, "count": len(ids), "dimensions": self.dimensions, **names}
+        write_text(folder / HEADER, json.dumps(header) + "\n")
+        for file in folder.iterdir():
+            if file.name.endswith((f"-{IDS}", f"-{VECTORS}")) and file.name not in names.values():
+                file.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: Path, generation: int) -> FineIndex:
+        """Map what `save` wrote at this generation."""
+        try:
+            header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+            count, width = int(header["count"]), int(header["dimensions"])
+            if header["format"] != 1 or header["generation"] != generation:
+                raise ValueError("it is out of date")
+            ids = np.load(folder / os.path.basename(header["ids"]), mmap_mode="r" if count else None)
+            vectors = np.load(folder / os.path.basename(header["vectors"]), mmap_mode="r" if count else None)
+            if (ids.dtype, vectors.dtype, ids.shape, vectors.shape) != (np.int64, np.int8, (count,), (count, width)):
+                raise ValueError("its arrays have other shapes than it says")
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            raise ModelError(f"The fine vectors in {folder} cannot be used ({error}).") from error
+        return cls.of(np.asarray(ids), np.asarray(vectors))

@@ -1,0 +1,1 @@
+"""From one raw item to arrays that a method can learn from."""

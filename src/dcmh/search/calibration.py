@@ -1,0 +1,228 @@
+"""How often hits like this one were relevant: precision by score, measured on items that the model did not learn from.
+
+`measure` lets held-out items search each other through the whole pipeline, and notes for every hit its score and whether it was
+relevant. Queries of different kinds are kept apart: a word (the name of a label; relevant is what carries it), a sentence and a
+picture (those of held-out items; relevant is what shares a label with them). So are hits whose text holds a word of the query,
+those whose text holds none, and those without a text. Within each, precision as a function of the score is the monotone
+curve of least squares.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import ModelError
+from dcmh.index import HammingIndex
+from dcmh.index.fine import FineIndex
+from dcmh.methods import folder as model_folder
+from dcmh.search import rank
+from dcmh.search.rank import Collection, Found, Request, Wanted
+from dcmh.text import index_words
+
+if TYPE_CHECKING:
+    from dcmh.data.dataset import Dataset
+    from dcmh.data.splits import Split
+    from dcmh.methods.base import Hasher
+
+FEWEST = 20  # hits, or pairs at a distance: with fewer, precision is not measured
+HITS = 30  # of each query that are looked at
+QUERIES = 300  # sentences and pictures, at most
+ITEMS = 10_000  # held-out items that are searched, at most
+STEPS = 12  # of a curve, at most
+HELD = "held_out"  # the entry of report.json
+
+Curve = list[tuple[float, float]]  # from a score on, this precision
+
+
+class Calibration:
+    """The precision of hits, as report.json of a model folder has it; empty where nothing was measured."""
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        self.by_distance = _by_distance(report)
+        held = report.get(HELD) or {}
+        self.curves: dict[tuple[str, str], Curve] = {
+            (kind, context): [(float(score), float(share)) for score, share in curve]
+            for kind, contexts in held.get("curves", {}).items()
+            for context, curve in contexts.items()
+        }
+
+    @classmethod
+    def read(cls, model: Path) -> Calibration:
+        path = model / model_folder.REPORT
+        if not path.is_file():
+            return cls({})
+        try:
+            return cls(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ModelError(f"{path} is damaged ({error}). Copy the model again.") from error
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any hit can have a precision."""
+        return bool(self.curves or self.by_distance)
+
+    def precision(self, found: Found, kind: str, asked: str, *, has_text: bool) -> float | None:
+        """Of a hit for a query of a kind, asked in a modality; None where it was not measured."""
+        if found.score is None:
+            return self.by_distance.get((asked, found.modality), {}).get(found.distance)
+        curve = self.curves.get((kind, context(found, has_text=has_text)))
+        if not curve or found.score < curve[0][0]:
+            return None
+        return curve[bisect_right(curve, (found.score, 2.0)) - 1][1]
+
+
+def context(found: Found, *, has_text: bool) -> str:
+    """What is known of a hit beside its picture: a word of the query in its text, another text, or none."""
+    return "matched" if found.words else "unmatched" if has_text else "bare"
+
+
+def _by_distance(report: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, float]]:
+    """Precision by distance for each direction of a report; not where too few pairs were seen."""
+    found = {}
+    for direction, record in report.items():
+        if "_to_" in direction:
+            asked, _, answered = direction.partition("_to_")
+            rows = record["by_distance"]
+            found[asked, answered] = {
+                row["distance"]: row["relevant"] / row["points"] for row in rows if row["points"] >= FEWEST
+            }
+    return found
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measure(model: Hasher, split: Split) -> dict[str, Any] | None:
+    """Curves of precision by score for a fitted model, on what it did not learn from; None where it has no fine space.
+
+    The items searched are the queries of the split and those of its database that were not trained on.
+    """
+    fine = model.fine_
+    picture = next((name for name in model.modalities if model.views_[name].kind != "text"), None)
+    if fine is None or picture is None or picture not in fine.modalities:
+        return None
+    unseen = np.flatnonzero(~np.isin(split.database.ids, split.train.ids))
+    text = next((name for name in model.modalities if model.views_[name].kind == "text"), None)
+    searched = _Searched(model, [split.query, split.database.take(unseen)], picture, text)
+    if len(searched) < FEWEST:
+        return None
+    hits: dict[tuple[str, str], list[tuple[float, bool]]] = {}
+    for kind, request, relevant, own in searched.requests():
+        for with_texts in (False, True) if text is not None else (False,):
+            found = rank.search(searched.collection(texts=with_texts), request, Wanted(HITS, without=own)).found
+            for one in found:
+                where = context(one, has_text=with_texts and bool(searched.texts[one.id - 1]))
+                hits.setdefault((kind, where), []).append((one.score or 0.0, bool(relevant[one.id - 1])))
+    curves: dict[str, dict[str, Curve]] = {}
+    for (kind, where), seen in hits.items():
+        if len(seen) >= FEWEST:
+            curves.setdefault(kind, {})[where] = curve_of(seen)
+    counts = {kind: sum(len(seen) for (name, _), seen in hits.items() if name == kind) for kind in curves}
+    return {"items": len(searched), "hits": counts, "curves": curves} if curves else None
+
+
+class _Searched:
+    """Held-out items as collections with and without texts, in memory, and the queries that search them."""
+
+    def __init__(self, model: Hasher, parts: Sequence[Dataset], picture: str, text: str | None) -> None:
+        assert model.fine_ is not None
+        self.fine_space, self.picture, self.text = model.fine_, picture, text
+        view = model.fine_view(picture)
+        pictures: list[NDArray[np.float32]] = []
+        labels: list[NDArray[np.uint8]] = []
+        self.texts: list[str] = []
+        self.names = parts[0].label_names
+        for part in parts:
+            rows = np.flatnonzero(part.observed(picture))[: ITEMS - len(self.texts)]
+            part = part.take(rows)
+            if not len(part):
+                continue
+            pictures.append(model.fine_.of_inputs(picture, view(part[picture]), view))
+            spoken = part[text].values if text in part.modalities and text is not None else [""] * len(part)
+            self.texts += [value if isinstance(value, str) else "" for value in spoken]
+            if part.labels is not None:
+                labels.append(part.labels)
+        self.pictures = np.concatenate(pictures) if pictures else np.empty((0, model.fine_.dimensions), np.float32)
+        self.labels = np.concatenate(labels) if labels else None
+        self.ids = np.arange(1, len(self.texts) + 1, dtype=np.int64)
+        self.fine = {picture: FineIndex.of(self.ids, model.fine_.quantise(self.pictures))}
+        rows = np.array([row for row, value in enumerate(self.texts) if value], np.intp)
+        if text is not None and len(rows):
+            vectors = model.fine_.of_texts([self.texts[row] for row in rows])
+            self.fine[text] = FineIndex.of(self.ids[rows], model.fine_.quantise(vectors))
+        self.index = HammingIndex(8)  # every item is a candidate, so that codes do not matter
+        self.index.add(self.ids, np.zeros((len(self.ids), 1), np.uint8))
+        self.words = _TextWords(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def collection(self, *, texts: bool) -> Collection:
+        """The items, with their texts or as if they had none."""
+        names = [self.picture, *([self.text] if texts and self.text is not None and self.text in self.fine else [])]
+        spoken = [self.text] if texts and self.text is not None else []
+        fine = {name: self.fine[name] for name in names}
+        words = self.words if texts else None
+        return Collection(dict.fromkeys(names, self.index), fine, words, len(self), spoken)
+
+    def requests(self) -> Iterator[tuple[str, Request, NDArray[np.bool_], int]]:
+        """Kind, request, which items are relevant, and the item that asks, if it is one of them."""
+        space, labels = self.fine_space, self.labels
+        if labels is None:
+            return
+        asked = self.text or self.picture
+        if self.names is not None:
+            for column, vector in enumerate(space.as_query(space.of_texts(list(self.names)))):
+                if labels[:, column].any():
+                    words = tuple(index_words(self.names[column]))
+                    yield "word", Request(b"\0", asked, True, vector, words), labels[:, column].astype(bool), 0
+        for row in np.flatnonzero(labels.any(axis=1))[:QUERIES].tolist():
+            relevant, own = np.asarray(labels @ labels[row] > 0), int(self.ids[row])
+            yield "picture", Request(b"\0", self.picture, False, space.as_query(self.pictures[row])), relevant, own
+            if text := self.texts[row]:
+                vector = space.as_query(space.of_texts([text]))[0]
+                yield "sentence", Request(b"\0", asked, True, vector, tuple(index_words(text))), relevant, own
+
+
+class _TextWords:
+    """The words of some texts, whose ids count from 1."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._holders: dict[str, list[int]] = {}
+        for number, text in enumerate(texts, 1):
+            for word in index_words(text) if text else ():
+                self._holders.setdefault(word, []).append(number)
+
+    def word_counts(self, words: Sequence[str]) -> dict[str, int]:
+        return {word: len(self._holders.get(word, ())) for word in words}
+
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        held = np.array(self._holders.get(word, ()), np.int64)
+        return held if among is None else np.intersect1d(held, np.asarray(among, np.int64))
+
+
+def curve_of(seen: Sequence[tuple[float, bool]]) -> Curve:
+    """The monotone curve of least squares through hits: pooled neighbours (Ayer et al., 1955), as a few steps."""
+    ordered = sorted(seen)
+    least = max(FEWEST, len(ordered) // STEPS)
+    blocks = [
+        (part[0][0], sum(hit for _, hit in part), len(part))
+        for part in (ordered[start : start + least] for start in range(0, len(ordered), least))
+    ]
+    if len(blocks) > 1 and blocks[-1][2] < FEWEST:
+        score, relevant, count = blocks[-2]
+        blocks[-2:] = [(score, relevant + blocks[-1][1], count + blocks[-1][2])]
+    pooled: list[tuple[float, float, int]] = []
+    for block in blocks:
+        pooled.append(block)
+        while len(pooled) > 1 and pooled[-2][1] / pooled[-2][2] >= pooled[-1][1] / pooled[-1][2]:
+            score, relevant, count = pooled[-2]
+            pooled[-2:] = [(score, relevant + pooled[-1][1], count + pooled[-1][2])]
+    return [(round(score, 4), round(relevant / count, 4)) for score, relevant, count in pooled]

@@ -1,0 +1,1 @@
+"""Helpers that know nothing of hashing; each module is named for its job."""

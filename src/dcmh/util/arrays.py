@@ -1,0 +1,40 @@
+"""Named arrays in a safetensors file, memory-mapped: a page is read when it is used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import ModelError
+
+_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "U8": np.uint8, "I8": np.int8}
+
+
+def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a safetensors file, memory-mapped: pages are read when they are used."""
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > size - 8:
+                raise ValueError("it is too short")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        arrays = {}
+        for name, entry in header.items():
+            start, stop = entry["data_offsets"]
+            if entry["dtype"] not in _TYPES:
+                continue
+            if 8 + length + stop > size:
+                raise ValueError("it is too short")
+            if stop == start:
+                continue
+            dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
+            arrays[name] = np.asarray(np.memmap(path, dtype, "r", 8 + length + start, shape))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path} is missing or damaged ({error}). Train again, or copy the folder again.") from error
+    return arrays

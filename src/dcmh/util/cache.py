@@ -1,0 +1,58 @@
+"""What was computed once and can be computed again: vectors under the hash of what they were made from."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import DataError
+from dcmh.home import home
+
+
+class VectorStore:
+    """Hash to float32 vector, in one SQLite file KIND/NAME.sqlite of the cache folder."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.path = home() / kind / f"{name}.sqlite"
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        if not self.path.exists():
+            return {}
+        found: dict[bytes, NDArray[np.float32]] = {}
+        with self._opened() as database:
+            for start in range(0, len(keys), 500):
+                part = keys[start : start + 500]
+                marks = ",".join("?" * len(part))
+                rows = database.execute(f"SELECT hash, value FROM features WHERE hash IN ({marks})", part)
+                found.update((key, np.frombuffer(value, np.float32)) for key, value in rows)
+        return found
+
+    def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None:
+        with self._opened() as database, database:
+            database.executemany(
+                "INSERT OR IGNORE INTO features VALUES (?, ?)",
+                [(key, np.ascontiguousarray(value, np.float32).tobytes()) for key, value in entries],
+            )
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(self.path, timeout=60)) as database:
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS features (hash BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
+                )
+                yield database
+        except (OSError, sqlite3.OperationalError) as error:
+            raise DataError(
+                f"Cannot use the feature cache {self.path} ({error}). Check the permissions and the free space, "
+                "or choose another folder with the environment variable DCMH_HOME."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache."
+            ) from error
