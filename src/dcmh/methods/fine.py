@@ -84,7 +84,7 @@ class FineSpace:
         """Unit vectors (n, dimensions) of some texts."""
         return _unit(_product(sentences.encode(self.encoder, texts) - self._centre, self._basis))
 
-    def of_inputs(self, modality: str, inputs: Matrix, view: View) -> Matrix:
+    def of_inputs(self, modality: str, inputs: Any, view: View) -> Matrix:
         """Unit vectors (n, dimensions) of items, by the inputs that a view gives."""
         mean, scale, weight, bias = (
             np.asarray(self.arrays[f"{modality}.{name}"], np.float32) for name in ("mean", "scale", "weight", "bias")
@@ -100,7 +100,7 @@ class FineSpace:
 
     def quantise(self, vectors: Matrix) -> NDArray[np.int8]:
         """Vectors as an index keeps them, one byte for each dimension."""
-        return np.clip(np.rint(vectors / self._step), -127, 127).astype(np.int8)
+        return np.asarray(np.clip(np.rint(vectors / self._step), -127, 127), np.int8)
 
     def as_query(self, vectors: Matrix) -> Matrix:
         """Vectors whose inner product with quantised ones is the fine score."""
@@ -192,8 +192,8 @@ def _targets(
     train: Dataset, texts: list[str], encoder: SentenceEncoder, labels: float
 ) -> tuple[Matrix, NDArray[np.bool_], Matrix]:
     """t (n, width), which items have one, and c."""
-    spoken = [sentence_vectors(encoder, train[name].values) for name in texts]
-    there = [np.array([bool(text) for text in train[name].values]) for name in texts]
+    spoken = [sentence_vectors(encoder, _texts_of(train, name)) for name in texts]
+    there = [np.array([bool(text) for text in _texts_of(train, name)]) for name in texts]
     rows = np.zeros(len(train), bool)
     names = None
     if train.labels is not None and train.label_names is not None:
@@ -213,6 +213,12 @@ def _targets(
         target += labels * _unit(weight @ _unit(names - centre))
         rows |= train.labels.any(axis=1)
     return np.asarray(target, np.float32), rows, np.asarray(centre, np.float32)
+
+
+def _texts_of(train: Dataset, name: str) -> list[str | None]:
+    column = train[name]
+    assert isinstance(column, Texts)
+    return column.values
 
 
 def _standards(x: Matrix) -> tuple[Matrix, Matrix]:

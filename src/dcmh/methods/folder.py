@@ -51,12 +51,8 @@ def write(
     with whole_folder(folder) as draft:
         save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, draft / WEIGHTS)
         modalities = {name: view.save(draft, name) for name, view in views.items()}
-        whole = {
-            "format": FORMAT,
-            "fingerprint": _fingerprint(draft, modalities, record.get("fine")),
-            **record,
-            "modalities": modalities,
-        }
+        fingerprint = _fingerprint(draft, modalities, record.get("fine"))
+        whole = {"format": FORMAT, "fingerprint": fingerprint, **record, "modalities": modalities}
         (draft / MODEL).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         lines = "".join(json.dumps(row) + "\n" for row in history)
         (draft / HISTORY).write_text(lines, encoding="utf-8")

@@ -67,7 +67,7 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Ask
     return query, Request(code, modality, True, encoders.as_query(fine), tuple(found), known)
 
 
-def no_answer(encoders: Encoders, query: Query, request: Request) -> UnknownWords:
+def no_answer(encoders: Encoders, query: Query, request: Request) -> QueryError:
     """The error of a query that neither the model nor any item's text knows."""
     file = encoders.folder / f"{request.modality}.vocabulary.txt"
     return _unknown(query.text or "", encoders.words_of(request.modality), query.nearest, file)

@@ -219,7 +219,7 @@ def curve_of(seen: Sequence[tuple[float, bool]]) -> Curve:
     if len(blocks) > 1 and blocks[-1][2] < FEWEST:
         score, relevant, count = blocks[-2]
         blocks[-2:] = [(score, relevant + blocks[-1][1], count + blocks[-1][2])]
-    pooled: list[tuple[float, float, int]] = []
+    pooled: list[tuple[float, int, int]] = []
     for block in blocks:
         pooled.append(block)
         while len(pooled) > 1 and pooled[-2][1] / pooled[-2][2] >= pooled[-1][1] / pooled[-1][2]:

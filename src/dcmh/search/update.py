@@ -275,9 +275,8 @@ class Update:
             return self.encoders.pictures(name).outputs(prepared[name])
         if isinstance(column, Texts):
             texts = [column.values[entry.row] for entry in chosen]
-            outputs = text_outputs(self.encoders.words_of(name), texts)
-            fine = fine_texts(self.encoders.fine, texts)
-            return [None if o is None else Encoded(o, f) for o, f in zip(outputs, fine, strict=True)]
+            said = zip(text_outputs(self.encoders.words_of(name), texts), fine_texts(self.encoders.fine, texts), strict=True)
+            return [None if outputs is None else Encoded(outputs, fine) for outputs, fine in said]
         rows = np.array([entry.row for entry in chosen])
         outputs, vectors = self.encoders.vectors(name, column.take(rows))
         return [Encoded(row, None if vectors is None else vectors[i]) for i, row in enumerate(outputs)]
