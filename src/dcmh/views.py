@@ -30,7 +30,7 @@ class WordView:
     kind: ClassVar[Kind] = "text"
 
     def __init__(self, bag: BagOfWords | None = None, *, encoder: str | Mapping[str, Any] | None = None) -> None:
-        self.bag = bag or BagOfWords()
+        self.bag = BagOfWords() if bag is None else bag
         self._encoder = encoder  # a name, or what a model folder recorded
 
     @property
@@ -77,6 +77,20 @@ class WordView:
         if record.get("digest", _digest(file)) != _digest(file):
             raise ModelError(f"{file} is not the one the model learned with: it was changed. Copy the folder again.")
         return cls(bag, encoder=record.get("encoder"))
+
+
+class SentenceView(WordView):
+    """Texts as the vectors of a sentence encoder alone, without a vocabulary: shape (items, width of the encoder)."""
+
+    def __init__(self, bag: BagOfWords | None = None, *, encoder: str | Mapping[str, Any] | None = None) -> None:
+        super().__init__(BagOfWords.of([]) if bag is None else bag, encoder=encoder or sentences.DEFAULT)
+
+    def fit(self, column: Column) -> Self:
+        _texts(column)
+        return self
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        return super().save(folder, modality) | {"view": "sentences"}
 
 
 def sentence_vectors(encoder: SentenceEncoder, texts: Sequence[str | None]) -> NDArray[np.float32]:
@@ -234,6 +248,7 @@ class PixelView:
 View = WordView | VectorView | FeatureView | PixelView
 _VIEWS: dict[str, type[View]] = {
     "words": WordView,
+    "sentences": SentenceView,
     "vectors": VectorView,
     "features": FeatureView,
     "pixels": PixelView,

@@ -104,7 +104,7 @@ class ModelWords:
 
 def text_modality(record: Mapping[str, Any]) -> str | None:
     """The modality of a model that is queried with words, by its model.json; None where there is none."""
-    found = [name for name, view in record["modalities"].items() if view.get("view") == "words"]
+    found = [name for name, view in record["modalities"].items() if view.get("view") in ("words", "sentences")]
     return "text" if "text" in found else found[0] if found else None
 
 

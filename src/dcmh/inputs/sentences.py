@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
+import json
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,10 @@ DEFAULT = "use-multilingual"
 NAMES = (DEFAULT, "minilm")
 KEPT = 1000  # texts from which on vectors are kept in the cache folder
 
+REMEMBERED = 2048  # texts: code and fine vector of a text ask for the same vector
+
 _lock = threading.Lock()
+_recent: dict[str, dict[str, NDArray[np.float32]]] = {}  # encoder to text to vector; replaced, never changed
 
 
 class SentenceEncoder(Protocol):
@@ -76,19 +80,26 @@ def _opened(name: str) -> SentenceEncoder:
 
 
 def encode(encoder: SentenceEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Vectors (texts, width). Many texts are looked up in a cache on disk first, and kept there."""
+    """Vectors (texts, width). The last texts are remembered; many texts are looked up in a cache on disk, and kept there."""
     distinct = list(dict.fromkeys(texts))
-    keys = [_key(text) for text in distinct]
-    store = VectorStore("sentences", f"{encoder.name.rpartition(os.sep)[2]}-{encoder.sha256[:16]}")
-    known = store.get(keys) if len(distinct) >= KEPT else {}
-    missing = [(key, text) for key, text in zip(keys, distinct, strict=True) if key not in known]
-    fresh = [(key, vector) for (key, _), vector in zip(missing, _encode([t for _, t in missing], encoder), strict=True)]
-    if len(distinct) >= KEPT and fresh:
-        store.put(fresh)
-    known |= dict(fresh)
+    recent = _recent.get(encoder.sha256, {})
+    known = {text: recent[text] for text in distinct if text in recent}
+    missing = [text for text in distinct if text not in known]
+    if len(missing) >= KEPT:
+        store = VectorStore("sentences", f"{encoder.name.rpartition(os.sep)[2]}-{encoder.sha256[:16]}")
+        keys = {text: _key(text) for text in missing}
+        kept = store.get(list(keys.values()))
+        known |= {text: kept[key] for text, key in keys.items() if key in kept}
+        fresh = [text for text in missing if text not in known]
+        known |= dict(zip(fresh, _encode(fresh, encoder), strict=True))
+        store.put([(keys[text], known[text]) for text in fresh])
+    else:
+        known |= dict(zip(missing, _encode(missing, encoder), strict=True))
+        room = recent if len(recent) + len(missing) <= REMEMBERED else {}
+        _recent[encoder.sha256] = room | {text: known[text] for text in missing}
     found = np.empty((len(texts), encoder.width), np.float32)
     for row, text in enumerate(texts):
-        found[row] = known[_key(text)]
+        found[row] = known[text]
     return found
 
 
@@ -156,11 +167,13 @@ class OnnxEncoder:
     def __init__(self, model: Path, tokenizer: Path, name: str, version: str, sha256: str | None = None) -> None:
         try:
             import onnxruntime
-            from tokenizers import Tokenizer
+            from tokenizers import BertWordPieceTokenizer, Tokenizer
         except ImportError as error:
             raise MissingExtra(
                 f"The text encoder {name} needs onnxruntime and tokenizers. Install them: pip install 'dcmh[minilm]'"
             ) from error
+        if not tokenizer.is_file() and (listed := tokenizer.with_name("vocab.txt")).is_file():
+            tokenizer = listed
         for file in (model, tokenizer):
             if not file.is_file():
                 raise EncoderError(f"The text encoder {name} has no {file.name}: {file} is missing. Put it there.")
@@ -174,7 +187,10 @@ class OnnxEncoder:
         options.intra_op_num_threads = 1  # texts are encoded side by side
         try:
             self._session = onnxruntime.InferenceSession(str(model), options)
-            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+            if tokenizer.suffix == ".txt":
+                self._tokenizer = BertWordPieceTokenizer(str(tokenizer), lowercase=True)
+            else:
+                self._tokenizer = Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # both libraries raise classes of their own
             raise EncoderError(f"The text encoder {name} cannot be loaded: {error}. Copy its folder again.") from error
         self._tokenizer.enable_truncation(self.PIECES)
@@ -186,8 +202,8 @@ class OnnxEncoder:
             if (number := self._tokenizer.token_to_id(piece)) is not None
         }
         self.name, self.version = name, version
-        digest = hashlib.sha256(f"{found} {_sha256(tokenizer)}".encode())
-        self.sha256 = digest.hexdigest()
+        vocabulary = json.dumps(self._tokenizer.get_vocab(), sort_keys=True)  # files differ in form, not in what they say
+        self.sha256 = hashlib.sha256(f"{found} {vocabulary}".encode()).hexdigest()
         self.width = self.encode(["width"]).shape[1]
 
     @classmethod

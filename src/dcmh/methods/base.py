@@ -104,8 +104,8 @@ class Hasher(ABC):
         self.history_: list[dict[str, Any]] = []
         observed = {name: train.observed(name) for name in train.modalities}
         try:
-            self._fit(inputs, train.labels, observed)
             self.fine_: FineSpace | None = self._learn_fine(train, inputs, fine, text_encoder)
+            self._fit(inputs, train.labels, observed)
         except BaseException:
             del self.views_  # what was not learned cannot encode
             raise
@@ -119,7 +119,8 @@ class Hasher(ABC):
         views = {name: self.fine_view(name) for name in self.views_}
         seen = {name: inputs[name] if view is self.views_[name] else view(train[name]) for name, view in views.items()}
         name = encoder or getattr(self, "_text_encoder", None) or sentences.DEFAULT
-        return fine_space.learn(train, views, seen, dimensions=dimensions, encoder=name)
+        settings = getattr(self, "_fine_settings", fine_space.OWN)
+        return fine_space.learn(train, views, seen, dimensions=dimensions, encoder=name, settings=settings)
 
     def fine_view(self, modality: str) -> View:
         """How the fine space looks at a modality: as the method does, but pictures always as features."""

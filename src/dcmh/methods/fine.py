@@ -82,7 +82,11 @@ class FineSpace:
 
     def of_texts(self, texts: list[str]) -> Matrix:
         """Unit vectors (n, dimensions) of some texts."""
-        return _unit(_product(sentences.encode(self.encoder, texts) - self._centre, self._basis))
+        return self.of_sentences(sentences.encode(self.encoder, texts))
+
+    def of_sentences(self, vectors: Matrix) -> Matrix:
+        """Unit vectors (n, dimensions) of some texts, by what the sentence encoder makes of them."""
+        return _unit(_product(vectors - self._centre, self._basis))
 
     def of_inputs(self, modality: str, inputs: Any, view: View) -> Matrix:
         """Unit vectors (n, dimensions) of items, by the inputs that a view gives."""

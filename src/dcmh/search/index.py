@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from dcmh import starter
 from dcmh.catalogue import Catalogue, Item
 from dcmh.engines.address import Address, is_address
 from dcmh.errors import DataError, ParameterError, QueryError
@@ -54,7 +55,7 @@ class SearchIndex:
     @classmethod
     def build(
         cls,
-        model: Hasher | Path | str,
+        model: Hasher | Path | str | None,
         data: Dataset,
         folder: Path | str | Address | None = None,
         *,
@@ -72,18 +73,19 @@ class SearchIndex:
         Parameters
         ----------
         model
-            Fitted, or a model folder. An index that was built with another one is refused, unless `rebuild`.
+            Fitted, or a model folder. An index that was built with another one is refused, unless `rebuild`. None: the
+            starter model, for any pictures.
         keep_gone
             Keep items that are in the index but no longer in the data.
         report
             What `dcmh.evaluate` measured, for a model that is not a folder with a report.json.
         codes
-            "each": a code of each modality that an item has; "joint": one code an item, from all that it has.
+            "each": a code of each modality that an item has; "joint": one code per item, from all that it has.
             Default: as the index is, "each" for a new one.
         progress
             Called as progress(items done, items to do).
         """
-        model = Path(model) if isinstance(model, str) else model
+        model = starter.folder() if model is None else Path(model) if isinstance(model, str) else model
         choices = Choices(rebuild, keep_gone, report, device, codes)
         if folder is not None and is_address(folder):
             from dcmh.search.remote import RemoteSearchIndex

@@ -1,0 +1,25 @@
+"""The starter model: pictures of any collection are found by any words, without captions, labels or training.
+
+It was learned from photos and captions of MS-COCO (cocodataset.org; captions and labels CC BY 4.0) with the method `semantic`,
+by `python benchmarks/starter.py`. There is one for each of the sentence encoders that dcmh names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dcmh.errors import ParameterError
+from dcmh.inputs import sentences
+
+SOURCE = "12,000 photos of MS-COCO with their captions (cocodataset.org, CC BY 4.0)"
+
+
+def folder(text_encoder: str | None = None) -> Path:
+    """The model folder of the starter model for a sentence encoder."""
+    name = text_encoder or sentences.DEFAULT
+    if name not in sentences.NAMES:
+        raise ParameterError(
+            f"There is no starter model for the text encoder {name!r}; there is one for {' and '.join(sentences.NAMES)}. "
+            "Train a model of your own: dcmh train DATA --text-encoder FOLDER"
+        )
+    return Path(__file__).parent / name
