@@ -18,7 +18,11 @@ from dcmh import starter
 from dcmh.inputs import sentences
 from dcmh.methods.semantic import Semantic
 
-HALF = ("weight", "classes", "basis")  # arrays that are kept in half precision: nothing is lost, and the wheel stays small
+HALF = (
+    "weight",
+    "classes",
+    "basis",
+)  # arrays that are kept in half precision: nothing is lost, and the wheel stays small
 
 
 def learn(data: dcmh.Dataset, encoder: str) -> Semantic:

@@ -18,8 +18,12 @@ def vectors() -> Dataset:
         name: labels @ rng.normal(size=(8, width)) + rng.normal(scale=0.8, size=(300, width))
         for name, width in (("image", 24), ("text", 20))
     }
+    names = ["dog", "boat", "pizza", "tree", "car", "book", "snow", "guitar"]
     return Dataset.from_arrays(
-        **{name: values.astype(np.float32) for name, values in view.items()}, labels=labels, name="vectors"
+        **{name: values.astype(np.float32) for name, values in view.items()},
+        labels=labels,
+        label_names=names,
+        name="vectors",
     )
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from dcmh import starter
 from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
 from dcmh.engines.address import Address, is_address, parse
-from dcmh.errors import DCMHError, ModelError, ParameterError
+from dcmh.errors import DCMHError, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset
@@ -31,6 +32,7 @@ def index(
     model: Path | None = None,
     out: str | None = None,
     text: str | None = None,
+    text_encoder: str | None = None,
     codes: Literal["each", "joint"] | None = None,
     prune: Annotated[bool, Parameter(negative="--keep-gone")] = True,
     rebuild: Switch = False,
@@ -47,14 +49,17 @@ def index(
     data
         A folder of photos, with or without text, or anything else that dcmh train takes.
     model
-        The folder that dcmh train wrote; the index keeps a copy. Default: the one that the index has.
+        The folder that dcmh train wrote; the index keeps a copy. Default: the one that the index has; for a new index the
+        starter model, which knows any pictures without training.
     out
         The index folder, or a collection on a server: postgresql://user@host/database?collection=photos or
         milvus://host/photos. Default: NAME.dcmh here, after the data's name.
     text
         Table with the words, as for dcmh train.
+    text_encoder
+        Of the starter model: use-multilingual (16 languages) or minilm (English). Default: use-multilingual.
     codes
-        each: a code for each modality that an item has; joint: one code an item, from all that it has. Default: as the
+        each: a code for each modality that an item has; joint: one code per item, from all that it has. Default: as the
         index is; each for a new one.
     prune
         Remove items that are no longer in the data, or keep them.
@@ -73,7 +78,7 @@ def index(
     model = _model(where, model, rebuild=rebuild)
     items = load(data, text, model)
     place = where or Path(f"{items.name or 'data'}.dcmh")
-    model = model or _model(place, None, rebuild=rebuild) or _needed(place)
+    model = model or _model(place, None, rebuild=rebuild) or starter.folder(text_encoder)
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     _say_unread(items, data, text, model)
@@ -178,20 +183,17 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
     return model
 
 
-def _needed(out: Place) -> Path:
-    raise ModelError(
-        f"There is no index {out} yet, so a model is needed: --model MODEL, a folder that dcmh train wrote."
-    )
-
-
 def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> SearchIndex:
     from dcmh.methods import folder
     from dcmh.search import SearchIndex
 
     record = folder.read_record(model)
+    which = str(model)
+    if model.parent == Path(starter.__file__).parent:
+        which = f"the starter model, learned from {starter.SOURCE}"
     console.say(
         f"Indexing {len(items):,} items of {items.name or 'the data'} in {out} "
-        f"with {model} ({record['method']}, {record['bits']} bits)."
+        f"with {which} ({record['method']}, {record['bits']} bits)."
     )
     try:
         with console.progress("encoding", "images" if "image" in record["modalities"] else "items") as bar:
@@ -240,18 +242,21 @@ def _record(found: SearchIndex, out: Place, seconds: float) -> dict[str, Any]:
 
 
 def _summary(found: SearchIndex, out: Place) -> str:
-    size = sum(found.modalities.values()) * -(-found.bits // 8)
-    codes = ", ".join(f"{count:,} by {name}" for name, count in found.modalities.items())
+    fine = found.encoders.fine
+    size = sum(found.modalities.values()) * (-(-found.bits // 8) + (0 if fine is None else fine.dimensions))
+    counts = ", ".join(f"{count:,} by {name}" for name, count in found.modalities.items())
     words = found.encoders.words
     asked, known = "photo.jpg", ""
-    if words is not None:
+    if words is not None and words.encoder is not None:
+        asked, known = "dog on the beach", f" Any words find them (text encoder {words.encoder.name})."
+    elif words is not None:
         asked = " ".join(words.bag.words_[:2])
         known = f" It knows {len(words.bag):,} words; others in a query are ignored."
-    told = f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
+    shown = f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
     if found.recall:
         shares = ", ".join(f"{share:.3f} by {name}" for name, share in found.recall.items())
         known += f" Searches are approximate: on items of the collection they found {shares} of the 10 nearest."
     return (
-        f"Wrote {out}: {len(found):,} items ({codes or 'no codes'}), {told} of codes.{known} "
+        f"Wrote {out}: {len(found):,} items ({counts or 'no codes'}), {shown} of codes.{known} "
         f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(asked)}"
     )

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 RUN, SKIPPED = "run.json", "skipped.tsv"
 
 
-def learn(model: Hasher, split: Split, out: Path, *, resume: bool, record: Mapping[str, Any]) -> Report:
+def learn(
+    model: Hasher, split: Split, out: Path, *, resume: bool, record: Mapping[str, Any], fine: Mapping[str, Any]
+) -> Report:
     """Fit, measure, save: the model folder appears whole, at the end; until then the state lies in MODEL.checkpoint."""
     work = Workspace(out)
     work.open(resume=resume)
     finished = False
     try:
         began = time.monotonic()
-        before = _fit(model, split.train, work)
+        before = _fit(model, split.train, work, fine)
         record["seconds"]["training"] = round(before + time.monotonic() - began, 2)
         report = measure_and_save(model, split, out, record)
         finished = True
@@ -41,28 +43,30 @@ def learn(model: Hasher, split: Split, out: Path, *, resume: bool, record: Mappi
     return report
 
 
-def follow(model: Hasher, split: Split, out: Path) -> None:
+def follow(model: Hasher, split: Split, out: Path, fine: Mapping[str, Any]) -> None:
     """Train with the first process of torchrun, from the same state; it writes what comes of it."""
     if "checkpoint" not in inspect.signature(model.fit).parameters:
         return
     with gentle_stop() as stop:
-        model.fit(split.train, checkpoint=Workspace(out).state, stop=stop)  # type: ignore[call-arg]
+        model.fit(split.train, checkpoint=Workspace(out).state, stop=stop, **fine)  # type: ignore[call-arg]
 
 
 def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str, Any]) -> Report:
     """Measure on the held-out queries; write the model with its split, report, skipped files and run, or nothing."""
     from dcmh import evaluate
     from dcmh.methods import folder
+    from dcmh.search import calibration
 
     began = time.monotonic()
     relevance: Relevance = "pairing" if split.query.labels is None else "labels"
     report = evaluate(model, split, joint=True, relevance=relevance)
+    held_out = calibration.measure(model, split)
     record["seconds"]["evaluation"] = round(time.monotonic() - began, 2)
     skipped = record["skipped"]
     run = {"format": 1, **record, "skipped": len(skipped), **_circumstances()}
     extra = {
         folder.SPLIT: split.to_text() + "\n",
-        folder.REPORT: json.dumps(report.to_json(), indent=1) + "\n",
+        folder.REPORT: json.dumps(report.to_json() | {calibration.HELD: held_out}, indent=1) + "\n",
         RUN: json.dumps(run, indent=1, ensure_ascii=False) + "\n",
     }
     if skipped:
@@ -82,7 +86,7 @@ def _circumstances() -> dict[str, Any]:
     }
 
 
-def _fit(model: Hasher, train: Dataset, work: Workspace) -> float:
+def _fit(model: Hasher, train: Dataset, work: Workspace, fine: Mapping[str, Any]) -> float:
     """Learn; the seconds of iterations made before an interruption."""
     import torch
 
@@ -91,7 +95,7 @@ def _fit(model: Hasher, train: Dataset, work: Workspace) -> float:
     try:
         with console.progress(model.name) as bar:
             if not can_resume:
-                model.fit(train, progress=shown(bar))
+                model.fit(train, progress=shown(bar), **fine)
                 return 0.0
             show, now = shown(bar), []  # iterations of this process
 
@@ -100,7 +104,7 @@ def _fit(model: Hasher, train: Dataset, work: Workspace) -> float:
                 show(row)
 
             with gentle_stop() as stop:
-                model.fit(train, progress=progress, checkpoint=work.state, stop=stop)  # type: ignore[call-arg]
+                model.fit(train, progress=progress, checkpoint=work.state, stop=stop, **fine)  # type: ignore[call-arg]
             history: list[Mapping[str, Any]] = getattr(model, "history_", [])
             return float(sum(row["seconds"] for row in history[: len(history) - len(now)]))
     except TrainingStopped as error:
@@ -114,7 +118,7 @@ def _fit(model: Hasher, train: Dataset, work: Workspace) -> float:
         )
         raise KeyboardInterrupt(f"Stopped at once. {kept}") from None
     except torch.OutOfMemoryError as error:
-        size = getattr(model, "batch_size", 128)
+        size = getattr(model, "batch_size", None) or 128
         raise DeviceError(
             f"CUDA ran out of memory at batch size {size}. Try --batch-size {max(2, size // 2)}: the result is "
             "comparable, not identical; or --device cpu."

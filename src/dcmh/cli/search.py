@@ -32,6 +32,7 @@ def search(
     radius: int | None = None,
     in_: Annotated[str | None, Parameter(name="--in")] = None,
     as_: Annotated[str | None, Parameter(name="--as")] = None,
+    at_least: float | None = None,
     model: Path | None = None,
     paths: Switch = False,
     json: Switch = False,
@@ -48,14 +49,17 @@ def search(
     more
         More words.
     k
-        At most so many hits. Default: 10; with --radius, all within it.
+        Maximum number of hits. Default: 10; with --radius, all within it.
     radius
-        Only hits at most so many bits away.
+        Only hits at most this many bits away.
     in_
-        Which codes are searched: image or text. Default: words look at pictures, and at the words of items without
-        one; a picture looks at both.
+        Which modality is searched: image or text. Default: words look at pictures, texts and labels; a picture looks at
+        pictures and texts.
     as_
         Which modality the query is, such as title or tags. Default: text or image, or else the first of its kind.
+    at_least
+        Only hits whose precision, measured on items that the model did not learn from, is at least this, from 0 to 1;
+        possibly none.
     model
         The model of a collection on a server, which this machine has not seen before. A folder has its own.
     paths
@@ -67,9 +71,9 @@ def search(
 
     with SearchIndex.open(index, model=model) as found:
         if query == "-" and not more:
-            return _answer_lines(found, k, radius, in_, as_)
+            return _answer_lines(found, k=k, radius=radius, in_=in_, as_=as_, at_least=at_least)
         meant = _meant(" ".join([query, *more]), _kind(found, as_))
-        hits = found.search(**meant, k=k, radius=radius, in_=in_, as_=as_)
+        hits = found.search(**meant, k=k, radius=radius, in_=in_, as_=as_, at_least=at_least)
         if json:
             console.result_json(hits.to_json())
         else:
@@ -111,17 +115,17 @@ def _is_picture(path: str) -> bool:
     return False
 
 
-def _answer_lines(index: SearchIndex, k: int | None, radius: int | None, in_: str | None, as_: str | None) -> int:
+def _answer_lines(index: SearchIndex, **wanted: Any) -> int:
     """A line of JSON for each line of stdin; a query that fails says so in its line. Fails if all of them do."""
     asked = failed = 0
-    kind = _kind(index, as_)
+    kind = _kind(index, wanted["as_"])
     for line in sys.stdin:
         said = line.strip()
         asked += 1
         try:
             if not said:
                 raise QueryError("The query is empty. Write words, or the path of a picture.")
-            record = index.search(**_meant(said, kind), k=k, radius=radius, in_=in_, as_=as_).to_json()
+            record = index.search(**_meant(said, kind), **wanted).to_json()
         except ParameterError:
             raise
         except DCMHError as error:
@@ -141,7 +145,7 @@ def _file(index: SearchIndex, hit: Hit) -> str:
 
 
 def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
-    if hits.query.text is not None:
+    if hits.query.text is not None and hits.query.ignored:
         console.say(_words(hits))
     if not hits:
         console.say(_why_empty(index, hits))
@@ -153,26 +157,29 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
         if lacking := len(hits) - len(files):
             console.say(f"Left out, as they have no picture file: {lacking:,} of {len(hits):,} hits.")
         return
-    width = len(str(hits.hits[-1].distance))
-    precision = ["not measured" if hit.precision is None else f"{hit.precision:.2f}" for hit in hits]
-    rows = [
-        [f"{hit.distance:>{width}} / {hit.bits}", share, _file(index, hit), _shortened(hit.text)]
-        for hit, share in zip(hits, precision, strict=True)
-    ]
-    measured = any(hit.precision is not None for hit in hits)
-    header = ["distance", "precision", "file", "text"]
-    if not measured:
-        rows, header = [[row[0], *row[2:]] for row in rows], ["distance", "file", "text"]
-    console.result(console.table(header, rows))
-    if measured:
-        console.say("precision: share of relevant items at this distance among the model's held-out queries")
-    console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms{_how_well(index)}")
+    columns = {
+        "precision": ["" if hit.precision is None else f"{hit.precision:.2f}" for hit in hits],
+        "score": ["" if hit.score is None else f"{hit.score:.2f}" for hit in hits],
+        "distance": [f"{hit.distance:>{len(str(hit.bits))}} / {hit.bits}" for hit in hits],
+        "words": [" ".join(hit.words) for hit in hits],
+        "file": [_file(index, hit) for hit in hits],
+        "text": [_shortened(hit.text) for hit in hits],
+    }
+    shown = {name: column for name, column in columns.items() if name in ("distance", "file") or any(column)}
+    console.result(console.table(list(shown), [list(row) for row in zip(*shown.values(), strict=True)]))
+    if "precision" in shown:
+        console.say(
+            "precision: share of relevant items among such hits, measured on items that the model did not learn from"
+        )
+    if hits.below:
+        console.say(f"Left out, as their precision is lower or was not measured: {hits.below:,}.")
+    console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms{_how_well(index, hits)}")
 
 
-def _how_well(index: SearchIndex) -> str:
-    """What an approximate search misses, as it was measured on the collection."""
+def _how_well(index: SearchIndex, hits: Hits) -> str:
+    """How many items were scored, where not all; what an approximate search misses, as it was measured."""
     if not index.recall:
-        return ""
+        return "" if hits.candidates is None else f"; the {hits.candidates:,} nearest codes were scored"
     shares = ", ".join(f"{share:.3f} by {name}" for name, share in index.recall.items())
     return f", approximately: found {shares} of the 10 nearest when it was measured on the collection"
 
@@ -187,6 +194,10 @@ def _words(hits: Hits) -> str:
 
 
 def _why_empty(index: SearchIndex, hits: Hits) -> str:
+    if hits.at_least is not None and hits.below:
+        best = max((hit.precision for hit in [hits.nearest] if hit and hit.precision is not None), default=None)
+        reached = "" if best is None else f" The best hit has {best:.2f} ({hits.nearest.name if hits.nearest else ''})."
+        return f"Nothing reaches a precision of {hits.at_least:g}.{reached}"
     if hits.nearest is None:
         return f"{index.place} has nothing to find: it holds {len(index):,} items."
     near = hits.nearest

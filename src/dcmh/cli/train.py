@@ -58,6 +58,7 @@ def train(
     run = run or RunOptions()
     items, method, dcmh = settled(run.config, items, method, dcmh)
     model = options.build(method, dcmh)
+    fine = options.fine_options(method)
     device = device_of(method.device)
     where = source_of(data, items, dcmh)
     whole, words = where.labelled()
@@ -79,16 +80,16 @@ def train(
     record: dict[str, Any] = {"data": where.record(), "device": device, "command": console.command()}
     record |= {"seconds": seconds, "skipped": found.skipped}  # learning adds its own seconds
     if console.follows():
-        follow(model, split, out)
+        follow(model, split, out, fine)
         return 0
-    report = learn(model, split, out, resume=run.resume, record=record)
+    report = learn(model, split, out, resume=run.resume, record=record, fine=fine)
     if run.json:
         said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(found.skipped)}
         console.result_json(said | {"seconds": seconds, "report": report.to_json()})
     else:
         console.say(measures.summary(report))
         console.result(measures.table(report))
-    console.say(f"Wrote {out}. Next: dcmh evaluate {shlex.quote(str(out))}")
+    console.say(f"Wrote {out}. Next: dcmh index {shlex.quote(data)} --model {shlex.quote(str(out))}")
     return 0
 
 

@@ -41,6 +41,7 @@ class Hasher(ABC):
 
     uses_labels: ClassVar[bool] = True
     needs_complete_items: ClassVar[bool] = True  # training items must have every modality
+    needs_fine: ClassVar[bool] = False  # its codes are made from fine vectors
 
     def __init__(self, bits: int = 64, *, seed: int = 0) -> None:
         self.bits = codes.check_bits(bits)
@@ -94,7 +95,7 @@ class Hasher(ABC):
         text_encoder
             The sentence encoder of the fine space. Default: that of the method, or use-multilingual.
         """
-        fine_space.check_dimensions(fine)
+        fine = fine_space.check_dimensions(fine) or (fine_space.DEFAULT if self.needs_fine else 0)
         self._progress = progress
         train = self._check(train)
         views = {name: self._view(column.kind).fit(column) for name, column in train.columns.items()}

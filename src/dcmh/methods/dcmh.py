@@ -44,6 +44,7 @@ from dcmh.recipes import Paper, Recipe, Stable, Terms, begin
 from dcmh.training import Run, Side, Step
 from dcmh.views import FeatureView, PixelView, View, WordView
 
+MANY_POINTS = 4000  # from here on, larger batches are better (docs/recipe.md)
 MEASURED = 50  # times at most that the MAP of held-out points is measured in a run
 
 
@@ -59,6 +60,8 @@ class DCMH(Hasher):
     epochs
         Outer iterations. Default: 40 for "stable" (more where there are few points), half as many again where the image
         network is fine-tuned, which it is in the last third; 500 for "paper".
+    batch_size
+        Points in a step. Default: 128; from 4,000 points on 256, but for "paper".
     network
         For pictures: "efficientnet-lite0" or "cnn-f". With finetune=False its features are computed once and kept.
     weights
@@ -90,7 +93,7 @@ class DCMH(Hasher):
         gamma: float = 1.0,
         eta: float = 1.0,
         epochs: int | None = None,
-        batch_size: int = 128,
+        batch_size: int | None = None,
         learning_rate: float = 1e-3,
         hidden: int = 4096,
         dropout: float = 0.4,
@@ -113,7 +116,11 @@ class DCMH(Hasher):
         for name, value in (("gamma", gamma), ("eta", eta), ("learning_rate", learning_rate)):
             if not isinstance(value, Real) or not 0 <= value < float("inf"):
                 raise ParameterError(f"{name} must be a number of at least 0, not {value!r}.")
-        whole = (("epochs", 1 if epochs is None else epochs, 1), ("batch_size", batch_size, 2), ("hidden", hidden, 0))
+        whole = (
+            ("epochs", 1 if epochs is None else epochs, 1),
+            ("batch_size", 2 if batch_size is None else batch_size, 2),
+            ("hidden", hidden, 0),
+        )
         for name, count, low in whole:
             if isinstance(count, bool) or not isinstance(count, Integral) or count < low:
                 raise ParameterError(f"{name} must be a whole number of at least {low}, not {count!r}.")
@@ -124,7 +131,7 @@ class DCMH(Hasher):
         self.gamma = float(gamma)
         self.eta = float(eta)
         self.epochs = None if epochs is None else int(epochs)
-        self.batch_size = int(batch_size)
+        self.batch_size = None if batch_size is None else int(batch_size)
         self.learning_rate = float(learning_rate)
         self.hidden = int(hidden)
         self.dropout = float(dropout)
@@ -170,6 +177,11 @@ class DCMH(Hasher):
             said["pairs"] = listed
         return json.dumps([__version__, train.fingerprint(), said], sort_keys=True)
 
+    def points_per_step(self, points: int) -> int:
+        """The batch size of a run over so many points."""
+        large = self.recipe == "stable" and not self.finetune and points >= MANY_POINTS
+        return self.batch_size or (256 if large else 128)
+
     @property
     def device(self) -> str:
         """Where it learns and encodes: "auto", "cpu", "cuda", "cuda:1" or "mps"."""
@@ -196,7 +208,7 @@ class DCMH(Hasher):
         arithmetic = devices.arithmetic(self.precision, target, tried=self.network == "cnn-f")
         with forked, devices.current(target), arithmetic:
             run = self._start(recipe, inputs, labels, observed, target)
-            steps = min(len(side.rows) // min(self.batch_size, len(side.rows)) for side in run.sides)
+            steps = min(len(side.rows) // min(self._batch, len(side.rows)) for side in run.sides)
             epochs = self.epochs or recipe.epochs(steps)
             resting = recipe.resting(epochs)
             self.history_ = self._checkpoint.resume(run) if self._checkpoint else []
@@ -219,7 +231,7 @@ class DCMH(Hasher):
         side.total.copy_(side.outputs.sum(0))
         side.losses.zero_()
         run.growth.fill_(recipe.growth(run.epoch, epochs))
-        batches = training.batches(side.rows, self.batch_size)
+        batches = training.batches(side.rows, self._batch)
         for i, (batch, inputs) in enumerate(zip(batches, side.stream(batches), strict=True)):
             training.set_rate(side.optimiser, recipe.rate(run.epoch * len(batches) + i, len(batches), epochs))
             side.step(inputs, batch)
@@ -277,13 +289,14 @@ class DCMH(Hasher):
         kept = np.ones(len(next(iter(observed.values()))), bool)
         kept[aside] = False
         precision = devices.precision(self.precision, target)
+        self._batch = self.points_per_step(len(kept))
         sides = []
         for name, values in inputs.items():
             rows = torch.from_numpy(np.flatnonzero(observed[name] & kept)).to(target)
             if len(rows) < 2:
                 raise DataError(f"Only {len(rows)} training item has the modality {name!r}. Give at least two.")
             if isinstance(values, Images):
-                distributed.share(rows[: self.batch_size])  # so that it is said now if batches do not divide
+                distributed.share(rows[: self._batch])  # so that it is said now if batches do not divide
             network = self._network(recipe, self.views_[name])
             sides.append(begin(recipe, name, values, network, rows, precision))
         if (known := self._known) is None:

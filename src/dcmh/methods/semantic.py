@@ -38,6 +38,7 @@ class Semantic(Hasher):
 
     uses_labels: ClassVar[bool] = False
     needs_complete_items: ClassVar[bool] = False
+    needs_fine: ClassVar[bool] = True
 
     def __init__(
         self, bits: int = 64, *, text_encoder: str = sentences.DEFAULT, general: bool = False, seed: int = 0
@@ -61,7 +62,9 @@ class Semantic(Hasher):
         self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
     ) -> None:
         if self.fine_ is None:
-            raise DataError("The method semantic needs texts, or labels with names, and a fine space. Give fine=128.")
+            raise DataError(
+                "The method semantic learns from texts, or from labels with names, and the data has neither."
+            )
         names = [name for name in inputs if name in self.fine_.modalities]
         others = [name for name in names if not isinstance(self.views_[name], WordView)] or names
         z = np.concatenate([self._fine(name, inputs[name][observed[name]]) for name in others])
@@ -75,7 +78,11 @@ class Semantic(Hasher):
     def _fine(self, modality: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         assert self.fine_ is not None
         view = self.views_[modality]
-        return self.fine_.of_sentences(values) if isinstance(view, WordView) else self.fine_.of_inputs(modality, values, view)
+        return (
+            self.fine_.of_sentences(values)
+            if isinstance(view, WordView)
+            else self.fine_.of_inputs(modality, values, view)
+        )
 
     def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
         return np.asarray(self._fine(modality, values) @ self.rotation_)

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcmh.catalogue import Catalogue
 from dcmh.methods.folder import read_record
 from dcmh.search import place
+from dcmh.search.calibration import HELD
 from dcmh.search.encoders import Encoders, shared_modalities
 
 if TYPE_CHECKING:
@@ -31,11 +32,15 @@ class Choices:
     report: Report | None = None
     device: str | None = None
     codes: str | None = None
+    held_out: dict[str, Any] | None = None
 
     @property
     def report_text(self) -> str | None:
         """The report as it is kept with a model."""
-        return None if self.report is None else json.dumps(self.report.to_json(), indent=1) + "\n"
+        if self.report is None and self.held_out is None:
+            return None
+        report = {} if self.report is None else self.report.to_json()
+        return json.dumps(report | {HELD: self.held_out}, indent=1) + "\n"
 
 
 def check_data(model: Hasher | Path, data: Dataset) -> None:

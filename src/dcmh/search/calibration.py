@@ -3,14 +3,14 @@
 `measure` lets held-out items search each other through the whole pipeline, and notes for every hit its score and whether it was
 relevant. Queries of different kinds are kept apart: a word (the name of a label; relevant is what carries it), a sentence and a
 picture (those of held-out items; relevant is what shares a label with them). So are hits whose text holds a word of the query,
-those whose text holds none, and those without a text. Within each, precision as a function of the score is the monotone
-curve of least squares.
+those whose text holds none, and those without a text; and the first ten hits and later ones, as a score that is good for the
+first place of one query may be the fortieth of another. Within each, precision as a function of the score is the monotone curve
+of least squares. Hits after the fiftieth have no measured precision.
 """
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 FEWEST = 20  # hits, or pairs at a distance: with fewer, precision is not measured
-HITS = 30  # of each query that are looked at
-QUERIES = 300  # sentences and pictures, at most
+BANDS = (10, 50)  # hits up to the tenth, and up to the fiftieth
+QUERIES = 1000  # sentences and pictures, at most
 ITEMS = 10_000  # held-out items that are searched, at most
-STEPS = 12  # of a curve, at most
+POINTS = 40  # hits for each point of a curve, at least
+STEPS = 25  # points of a curve, at most
 HELD = "held_out"  # the entry of report.json
 
-Curve = list[tuple[float, float]]  # from a score on, this precision
+Curve = list[tuple[float, float]]  # scores and precision, both rising
 
 
 class Calibration:
@@ -47,10 +48,11 @@ class Calibration:
     def __init__(self, report: Mapping[str, Any]) -> None:
         self.by_distance = _by_distance(report)
         held = report.get(HELD) or {}
-        self.curves: dict[tuple[str, str], Curve] = {
-            (kind, context): [(float(score), float(share)) for score, share in curve]
+        self.curves: dict[tuple[str, str, int], Curve] = {
+            (kind, context, int(band)): [(float(score), float(share)) for score, share in curve]
             for kind, contexts in held.get("curves", {}).items()
-            for context, curve in contexts.items()
+            for context, bands in contexts.items()
+            for band, curve in bands.items()
         }
 
     @classmethod
@@ -68,14 +70,20 @@ class Calibration:
         """Whether any hit can have a precision."""
         return bool(self.curves or self.by_distance)
 
-    def precision(self, found: Found, kind: str, asked: str, *, has_text: bool) -> float | None:
-        """Of a hit for a query of a kind, asked in a modality; None where it was not measured."""
+    def precision(self, found: Found, place: int, kind: str, asked: str, *, has_text: bool) -> float | None:
+        """Of a hit at a place, from 0, for a query of a kind, asked in a modality; None where it was not measured."""
         if found.score is None:
             return self.by_distance.get((asked, found.modality), {}).get(found.distance)
-        curve = self.curves.get((kind, context(found, has_text=has_text)))
-        if not curve or found.score < curve[0][0]:
+        curve = self.curves.get((kind, context(found, has_text=has_text), band(place) or 0))
+        if not curve:
             return None
-        return curve[bisect_right(curve, (found.score, 2.0)) - 1][1]
+        scores, shares = np.array(curve).T
+        return float(np.interp(found.score, scores, shares))
+
+
+def band(place: int) -> int | None:
+    """The band of hits to which a place belongs; None beyond the last."""
+    return next((last for last in BANDS if place < last), None)
 
 
 def context(found: Found, *, has_text: bool) -> str:
@@ -113,18 +121,19 @@ def measure(model: Hasher, split: Split) -> dict[str, Any] | None:
     searched = _Searched(model, [split.query, split.database.take(unseen)], picture, text)
     if len(searched) < FEWEST:
         return None
-    hits: dict[tuple[str, str], list[tuple[float, bool]]] = {}
+    hits: dict[tuple[str, str, int], list[tuple[float, bool]]] = {}
     for kind, request, relevant, own in searched.requests():
         for with_texts in (False, True) if text is not None else (False,):
-            found = rank.search(searched.collection(texts=with_texts), request, Wanted(HITS, without=own)).found
-            for one in found:
+            wanted = Wanted(BANDS[-1], without=own)
+            for place, one in enumerate(rank.search(searched.collection(texts=with_texts), request, wanted).found):
                 where = context(one, has_text=with_texts and bool(searched.texts[one.id - 1]))
-                hits.setdefault((kind, where), []).append((one.score or 0.0, bool(relevant[one.id - 1])))
-    curves: dict[str, dict[str, Curve]] = {}
-    for (kind, where), seen in hits.items():
+                seen = hits.setdefault((kind, where, band(place) or 0), [])
+                seen.append((one.score or 0.0, bool(relevant[one.id - 1])))
+    curves: dict[str, dict[str, dict[str, Curve]]] = {}
+    for (kind, where, last), seen in hits.items():
         if len(seen) >= FEWEST:
-            curves.setdefault(kind, {})[where] = curve_of(seen)
-    counts = {kind: sum(len(seen) for (name, _), seen in hits.items() if name == kind) for kind in curves}
+            curves.setdefault(kind, {}).setdefault(where, {})[str(last)] = curve_of(seen)
+    counts = {kind: sum(len(seen) for (name, _, _), seen in hits.items() if name == kind) for kind in curves}
     return {"items": len(searched), "hits": counts, "curves": curves} if curves else None
 
 
@@ -209,20 +218,13 @@ class _TextWords:
 
 
 def curve_of(seen: Sequence[tuple[float, bool]]) -> Curve:
-    """The monotone curve of least squares through hits: pooled neighbours (Ayer et al., 1955), as a few steps."""
-    ordered = sorted(seen)
-    least = max(FEWEST, len(ordered) // STEPS)
-    blocks = [
-        (part[0][0], sum(hit for _, hit in part), len(part))
-        for part in (ordered[start : start + least] for start in range(0, len(ordered), least))
-    ]
-    if len(blocks) > 1 and blocks[-1][2] < FEWEST:
-        score, relevant, count = blocks[-2]
-        blocks[-2:] = [(score, relevant + blocks[-1][1], count + blocks[-1][2])]
-    pooled: list[tuple[float, int, int]] = []
-    for block in blocks:
-        pooled.append(block)
-        while len(pooled) > 1 and pooled[-2][1] / pooled[-2][2] >= pooled[-1][1] / pooled[-1][2]:
-            score, relevant, count = pooled[-2]
-            pooled[-2:] = [(score, relevant + pooled[-1][1], count + pooled[-1][2])]
-    return [(round(score, 4), round(relevant / count, 4)) for score, relevant, count in pooled]
+    """The monotone curve of least squares through hits: neighbours are pooled until it rises (Ayer et al., 1955)."""
+    scores, relevant = np.array(sorted(seen), np.float64).T
+    parts = np.array_split(np.arange(len(scores)), min(STEPS, max(1, len(scores) // POINTS)))
+    pooled: list[tuple[float, float, int]] = []  # mean score, precision, hits
+    for part in parts:
+        pooled.append((float(scores[part].mean()), float(relevant[part].mean()), len(part)))
+        while len(pooled) > 1 and pooled[-2][1] >= pooled[-1][1]:
+            (s, p, n), (t, q, m) = pooled[-2:]
+            pooled[-2:] = [((s * n + t * m) / (n + m), (p * n + q * m) / (n + m), n + m)]
+    return [(round(score, 4), round(share, 4)) for score, share, _ in pooled]

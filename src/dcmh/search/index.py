@@ -14,7 +14,7 @@ from dcmh.catalogue import Catalogue, Item
 from dcmh.engines.address import Address, is_address
 from dcmh.errors import DataError, ParameterError, QueryError
 from dcmh.index.arguments import as_id
-from dcmh.search import adding, asking, building, place, rank
+from dcmh.search import adding, asking, building, calibration, place, rank
 from dcmh.search.building import Choices, Progress
 from dcmh.search.calibration import Calibration
 from dcmh.search.encoders import Encoders
@@ -24,6 +24,7 @@ from dcmh.search.stored import StoredCodes, try_to_save
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
+    from dcmh.data.splits import Split
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
     from dcmh.search.compare import Changes
@@ -62,6 +63,7 @@ class SearchIndex:
         rebuild: bool = False,
         keep_gone: bool = False,
         report: Report | None = None,
+        split: Split | None = None,
         device: str | None = None,
         codes: str | None = None,
         progress: Progress | None = None,
@@ -79,6 +81,8 @@ class SearchIndex:
             Keep items that are in the index but no longer in the data.
         report
             What `dcmh.evaluate` measured, for a model that is not a folder with a report.json.
+        split
+            That a fitted model learned from: its held-out items tell the precision of hits. A folder has its own.
         codes
             "each": a code of each modality that an item has; "joint": one code per item, from all that it has.
             Default: as the index is, "each" for a new one.
@@ -86,7 +90,8 @@ class SearchIndex:
             Called as progress(items done, items to do).
         """
         model = starter.folder() if model is None else Path(model) if isinstance(model, str) else model
-        choices = Choices(rebuild, keep_gone, report, device, codes)
+        held_out = None if split is None or isinstance(model, Path) else calibration.measure(model, split)
+        choices = Choices(rebuild, keep_gone, report, device, codes, held_out)
         if folder is not None and is_address(folder):
             from dcmh.search.remote import RemoteSearchIndex
 
@@ -250,7 +255,7 @@ class SearchIndex:
         ranking = rank.search(collection, request, wanted)
         if not request.known and not ranking.found and ranking.searched:
             raise asking.no_answer(self.encoders, query, request)
-        hits = self._hits(ranking.found, query, request)
+        hits = self._hits(ranking.found, query, request, wanted.offset)
         nearest = next(iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request)), None)
         good = hits
         if at_least is not None:
@@ -270,15 +275,15 @@ class SearchIndex:
                 "Train a model on items of this collection: dcmh train measures it."
             )
 
-    def _hits(self, found: Sequence[Found], query: Query, request: Request) -> list[Hit]:
+    def _hits(self, found: Sequence[Found], query: Query, request: Request, first: int = 0) -> list[Hit]:
         items = self.catalogue.get([one.id for one in found])
         root = self.root if found else None
         hits = []
-        for one in found:
+        for position, one in enumerate(found, first):
             item = items.get(one.id)
             if item is not None:  # None: removed by another process since this one opened the index
                 has_text = bool(item.text or item.labels)
-                precision = self.calibration.precision(one, query.kind, request.modality, has_text=has_text)
+                precision = self.calibration.precision(one, position, query.kind, request.modality, has_text=has_text)
                 path = place.path_of(self.folder, item, root)
                 why = (one.modality, item.name, one.score, one.fine, one.words)
                 hits.append(Hit(one.id, one.distance, self.bits, precision, item.text, path, item.labels, *why))

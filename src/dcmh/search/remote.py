@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +18,7 @@ from dcmh import remote
 from dcmh.engines.address import Address, parse
 from dcmh.errors import ModelError
 from dcmh.home import home
+from dcmh.index.fine import FineIndex
 from dcmh.index.protocol import Index
 from dcmh.index.results import Results
 from dcmh.methods import folder as model_folder
@@ -26,6 +29,7 @@ from dcmh.search.building import Choices, Progress, check_data
 from dcmh.search.calibration import Calibration
 from dcmh.search.encoders import Encoders
 from dcmh.search.index import SearchIndex
+from dcmh.search.rank import EVERYTHING, Ids, Scores
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
@@ -76,14 +80,84 @@ class CountedIndex:
         return found
 
 
-class RemoteCodes(Mapping[str, Index]):
-    """An index for each modality in which some item has a code, as of the last `read`."""
+class RemoteFine:
+    """The fine vectors of one modality on a server, as of a generation.
 
-    def __init__(self, catalogue: RemoteCatalogue) -> None:
+    Up to EVERYTHING they are all fetched when they are first needed, and kept in memory and in a folder of this machine; of
+    more, only those that are asked for.
+    """
+
+    def __init__(self, catalogue: RemoteCatalogue, modality: str, count: int, generation: int, folder: Path) -> None:
         self.catalogue = catalogue
+        self.modality = modality
+        self.count = count
+        self.generation = generation
+        self.folder = folder
+        self._whole: FineIndex | None = None
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def scores(self, query: NDArray[np.float32]) -> tuple[Ids, Scores]:
+        """As in `FineIndex`."""
+        return self._all().scores(query)
+
+    def scores_of(self, query: NDArray[np.float32], wanted: Ids) -> Scores:
+        """As in `FineIndex`."""
+        index = self._all() if self.count <= EVERYTHING else FineIndex.of(*self._fetch(wanted.tolist()))
+        return index.scores_of(query, wanted)
+
+    def take_over(self, before: RemoteFine, changed: list[int]) -> None:
+        """Spare the next search to fetch all again: these are the only items that have changed since `before`."""
+        if before._whole is not None:
+            whole = before._whole.without(np.array(changed, np.int64))
+            ids, vectors = self._fetch(changed)
+            if len(ids):
+                whole = whole.with_items(ids, vectors)
+            self._whole = whole if len(whole) == self.count else None
+
+    def _fetch(self, wanted: list[int]) -> tuple[Ids, NDArray[np.int8]]:
+        """Ids, ascending, and vectors of those of the items that have one."""
+        found = self.catalogue.fine_of(self.modality, wanted)
+        ids = np.array(sorted(found), np.int64)
+        joined = b"".join(found[number] for number in ids.tolist())
+        return ids, np.frombuffer(joined, np.int8).reshape(len(ids), self.catalogue.dimensions)
+
+    def _all(self) -> FineIndex:
+        with self._lock:
+            if self._whole is None:
+                with contextlib.suppress(ModelError):  # not kept here yet, or of another generation
+                    self._whole = FineIndex.load(self.folder, self.generation)
+            if self._whole is None:
+                self._whole = FineIndex.of(*self.catalogue.fine(self.modality))
+                if self.catalogue.generation == self.generation:  # otherwise they may be newer
+                    self._keep(self._whole)
+            return self._whole
+
+    def _keep(self, index: FineIndex) -> None:
+        """In the folder, if it may be written, less what an earlier collection of this address has left."""
+        with contextlib.suppress(OSError):
+            index.save(self.folder, self.generation)
+            made = self.folder.parent
+            for other in made.parent.iterdir():
+                if other != made:
+                    shutil.rmtree(other, ignore_errors=True)
+
+
+class RemoteCodes(Mapping[str, Index]):
+    """An index for each modality in which some item has a code, as of the last `read`.
+
+    `folder` is where this machine keeps fine vectors.
+    """
+
+    def __init__(self, catalogue: RemoteCatalogue, folder: Path) -> None:
+        self.catalogue = catalogue
+        self.folder = folder
         self.item_count = 0
         self.generation = -1
         self._indexes: dict[str, Index] = {}
+        self._fine: dict[str, RemoteFine] = {}
         self.read()
 
     def __getitem__(self, modality: str) -> Index:
@@ -99,35 +173,48 @@ class RemoteCodes(Mapping[str, Index]):
         return self._indexes
 
     @property
+    def fine(self) -> dict[str, RemoteFine]:
+        """The fine vectors of each modality that has some."""
+        return self._fine
+
+    @property
     def modalities(self) -> tuple[str, ...]:
         return tuple(self.catalogue.modalities())
 
     def add(self, ids: list[int]) -> None:
-        """Items were added: count again."""
-        self.read()
+        """These items, and no others, were added or changed: count again."""
+        self.read(ids)
 
     remove = add
 
-    def read(self) -> None:
+    def read(self, changed: list[int] | None = None) -> None:
         """Take the state of the server. Sizes are noted where a writer finished, and counted where it did not."""
         about = self.catalogue.open()
         noted = json.loads(about.get("sizes", "{}"))
         generation = int(about["generation"])
         current = noted.get("generation") == generation
         indexes: dict[str, Index] = {}
+        fine: dict[str, RemoteFine] = {}
         for modality in about["modalities"].split():
             index = self.catalogue.index(modality)
             count = int(noted["codes"][modality]) if current else len(index)
             if count:
                 indexes[modality] = CountedIndex(index, count, approximate=self.catalogue.address.approximate)
-        self._indexes = indexes
+            count = int(noted["fine"][modality]) if "fine" in noted and current else self.catalogue.fine_count(modality)
+            if count:
+                place = self.folder / about["made"] / modality
+                fine[modality] = RemoteFine(self.catalogue, modality, count, generation, place)
+                if modality in self._fine and (changed is not None or generation == self.generation):
+                    fine[modality].take_over(self._fine[modality], changed or [])
+        self._indexes, self._fine = indexes, fine
         self.item_count = int(noted["items"]) if current else len(self.catalogue)
         self.generation = generation
 
     def sizes(self) -> str:
         """To be noted: so many, at this generation and the next, which the note itself makes."""
-        codes = {modality: len(self._indexes.get(modality, ())) for modality in self.catalogue.modalities()}
-        return json.dumps({"generation": self.generation + 1, "items": self.item_count, "codes": codes})
+        names = self.catalogue.modalities()
+        codes, fine = ({name: len(held.get(name, ())) for name in names} for held in (self._indexes, self._fine))
+        return json.dumps({"generation": self.generation + 1, "items": self.item_count, "codes": codes, "fine": fine})
 
 
 class RemoteSearchIndex(SearchIndex):
@@ -146,7 +233,7 @@ class RemoteSearchIndex(SearchIndex):
         self.encoders = encoders
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
-        self._codes = RemoteCodes(catalogue)
+        self._codes = RemoteCodes(catalogue, self.folder / "fine")
         self.calibration = Calibration.read(encoders.folder)
         self._made = catalogue.about("made")
         self._root: tuple[int, str | None] | None = None  # as of a generation
@@ -232,7 +319,7 @@ class RemoteSearchIndex(SearchIndex):
             for key, value in measured.items():
                 self.catalogue.note(key, value)
             self.catalogue.note("sizes", self._codes.sizes())
-        self._codes.read()
+        self._codes.read([])
 
     def _writer(self) -> contextlib.AbstractContextManager[None]:
         return self.catalogue.writer()

@@ -275,7 +275,9 @@ class Update:
             return self.encoders.pictures(name).outputs(prepared[name])
         if isinstance(column, Texts):
             texts = [column.values[entry.row] for entry in chosen]
-            said = zip(text_outputs(self.encoders.words_of(name), texts), fine_texts(self.encoders.fine, texts), strict=True)
+            said = zip(
+                text_outputs(self.encoders.words_of(name), texts), fine_texts(self.encoders.fine, texts), strict=True
+            )
             return [None if outputs is None else Encoded(outputs, fine) for outputs, fine in said]
         rows = np.array([entry.row for entry in chosen])
         outputs, vectors = self.encoders.vectors(name, column.take(rows))

@@ -85,7 +85,7 @@ class Trials:
         settings = self.method.parameters | changed
         settings |= {"epochs": self.epochs(trial), "seed": self.method.seed + trial.seed, "validation": 0.0}
         began = time.perf_counter()
-        model = DCMH(**settings).fit(self.parts.learn)
+        model = DCMH(**settings).fit(self.parts.learn, fine=0)
         trained = time.perf_counter()
         measured = {name: _per_query(model, getattr(self.parts, name), self.parts.database) for name in _QUERIES}
         record = {
@@ -130,7 +130,7 @@ def iterations(method: DCMH, train: Dataset) -> int:
     if method.epochs is not None:
         return method.epochs
     fewest = min(int(train.observed(name).sum()) for name in train.modalities)
-    return recipe_of(method, train).epochs(fewest // min(method.batch_size, fewest))
+    return recipe_of(method, train).epochs(fewest // min(method.points_per_step(len(train)), fewest))
 
 
 def recipe_of(method: DCMH, train: Dataset) -> Recipe:

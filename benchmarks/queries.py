@@ -1,0 +1,233 @@
+"""Search as a person meets it: words, other words, other languages and sentences, on photos with and without captions.
+
+    python benchmarks/queries.py /path/to/coco12k                               # trains a model first
+    python benchmarks/queries.py /path/to/coco12k --model coco12k.model         # or takes one that dcmh train wrote
+    python benchmarks/queries.py /path/to/coco12k --starter                     # the starter model of the package
+
+The data is a folder of photos with one caption each and with labels (12,000 photos of MS-COCO in our case). Labels are never
+indexed: they say which hits are relevant. Every number comes from SearchIndex.search, the way users search. Prints Markdown.
+
+P@10 is the share of the first ten hits that carry the label a word stands for, over labels with ten photos or more; R@10 the
+share of captions that find their own photo among the first ten. A query of the last table has an answer if five of the first
+ten hits are relevant by their captions and labels, which are read by the rules beside each query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dcmh
+from dcmh.search import SearchIndex, calibration
+from dcmh.text import index_words
+
+QUERIES, TRAIN, SEED = 2000, 5000, 0
+
+SYNONYMS = {
+    "puppy": "dog", "hound": "dog", "kitten": "cat", "kitty": "cat", "sofa": "couch", "settee": "couch",
+    "automobile": "car", "sedan": "car", "bike": "bicycle", "cyclist": "bicycle", "motorbike": "motorcycle",
+    "aircraft": "airplane", "jet plane": "airplane", "locomotive": "train", "railway": "train", "lorry": "truck",
+    "pickup": "truck", "ship": "boat", "canoe": "boat", "traffic signal": "traffic light", "stallion": "horse",
+    "pony": "horse", "lamb": "sheep", "flock": "sheep", "cattle": "cow", "calf": "cow", "grizzly": "bear",
+    "rucksack": "backpack", "parasol": "umbrella", "luggage": "suitcase", "necktie": "tie", "skier": "skis",
+    "snowboarder": "snowboard", "surfer": "surfboard", "skateboarder": "skateboard", "racquet": "tennis racket",
+    "batter": "baseball bat", "mug": "cup", "burger": "sandwich", "frankfurter": "hot dog", "doughnut": "donut",
+    "birthday cake": "cake", "armchair": "chair", "houseplant": "potted plant", "mattress": "bed", "lavatory": "toilet",
+    "television": "tv", "notebook computer": "laptop", "smartphone": "cell phone", "stove": "oven",
+    "fridge": "refrigerator", "washbasin": "sink", "stuffed animal": "teddy bear", "seagull": "bird", "parrot": "bird",
+    "coach": "bus", "human": "person", "wineglass": "wine glass", "tulips": "vase", "timepiece": "clock",
+}  # fmt: skip
+LANGUAGES = {
+    "Hund": "dog", "perro": "dog", "собака": "dog", "犬": "dog", "Katze": "cat", "chat": "cat", "gatto": "cat",
+    "кошка": "cat", "Fahrrad": "bicycle", "vélo": "bicycle", "bicicleta": "bicycle", "Flugzeug": "airplane",
+    "avion": "airplane", "самолёт": "airplane", "飛行機": "airplane", "Zug": "train", "treno": "train", "поезд": "train",
+    "Boot": "boat", "bateau": "boat", "barco": "boat", "Pferd": "horse", "cheval": "horse", "лошадь": "horse", "马": "horse",
+    "Schaf": "sheep", "mouton": "sheep", "vaca": "cow", "Elefant": "elephant", "слон": "elephant", "girafe": "giraffe",
+    "jirafa": "giraffe", "Regenschirm": "umbrella", "parapluie": "umbrella", "paraguas": "umbrella", "Surfbrett": "surfboard",
+    "Bett": "bed", "lit": "bed", "cama": "bed", "Kuchen": "cake", "gâteau": "cake", "торт": "cake", "пицца": "pizza",
+    "披萨": "pizza", "Toilette": "toilet", "baño": "toilet", "orologio": "clock", "ordenador portátil": "laptop",
+    "автобус": "bus", "kuş": "bird", "자전거": "bicycle", "기차": "train", "mondharmonica zebra": "zebra",
+}  # fmt: skip
+# What was asked, and groups of words: a photo is relevant if its caption or its labels hold one word of each group.
+NATURAL: Sequence[tuple[str, str]] = (
+    ("a dog on the beach", "dog puppy; beach sand ocean shore sea"),
+    ("kids playing soccer", "kid child boy girl; soccer ball football"),
+    ("red bus", "red; bus"),
+    ("people skiing down a mountain", "ski skier skiing skis"),
+    ("cat sleeping on a couch", "cat kitten; couch sofa bed chair"),
+    ("birthday party", "birthday cake candle party"),
+    ("a bowl of fruit", "fruit banana apple orange strawberry"),
+    ("someone riding a wave", "surf surfer surfing surfboard wave"),
+    ("a train at the station", "train; station platform track"),
+    ("vegetables on a plate", "vegetable broccoli carrot salad"),
+    ("airplane taking off", "airplane plane jet"),
+    ("bathroom with a bathtub", "bathroom tub bathtub shower toilet"),
+    ("woman with an umbrella in the rain", "umbrella"),
+    ("man eating pizza", "pizza"),
+    ("giraffes at the zoo", "giraffe"),
+    ("bedroom with a window", "bedroom bed"),
+    ("a street at night", "street city road; night light dark"),
+    ("motorcycles parked in a row", "motorcycle motorbike"),
+    ("laptop on a desk", "laptop computer; desk table"),
+    ("a herd of animals grazing", "sheep cow zebra elephant horse cattle; grass field grazing pasture"),
+    ("wedding", "wedding bride groom"),
+    ("baseball player swinging", "baseball bat batter"),
+    ("tennis match", "tennis"),
+    ("kitchen with wooden cabinets", "kitchen"),
+    ("boats in the harbor", "boat ship"),
+    ("child holding a teddy bear", "teddy bear"),
+    ("fire hydrant on the sidewalk", "hydrant"),
+    ("skateboard trick", "skateboard skateboarder skateboarding"),
+    ("clock tower", "clock; tower building"),
+    ("flowers in a vase", "flower vase rose"),
+    ("snow covered street", "snow; street road car"),
+    ("cup of coffee and a donut", "coffee donut doughnut"),
+    ("polar bear", "bear"),
+    ("kite in the sky", "kite"),
+    ("man in a suit", "suit tie"),
+    ("living room", "living couch sofa room"),
+    ("horse race", "horse"),
+    ("talking on the phone", "phone cell"),
+    ("traffic in the city", "traffic car bus street"),
+    ("picnic in the park", "park picnic frisbee"),
+)
+
+
+def bare(data: dcmh.Dataset, *, texts: bool) -> dcmh.Dataset:
+    """Photos, with captions or without, and never with labels."""
+    columns: dict[str, Any] = {"image": data.image}
+    if texts:
+        columns["text"] = data.text
+    return dcmh.Dataset(columns, ids=data.ids, name="photos")
+
+
+class Searched:
+    """An index of some photos, in a folder of its own, and their labels."""
+
+    def __init__(self, model: Path | None, data: dcmh.Dataset, *, texts: bool) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.index = SearchIndex.build(model, bare(data, texts=texts), Path(self._folder.name) / "photos.dcmh")
+        self.rows = {name: row for row, name in enumerate(data.ids)}
+        self.data = data
+
+    def first(self, text: str, k: int = 10) -> list[int]:
+        return [self.rows[hit.name] for hit in self.index.search(text=text, k=k)]
+
+    def precision(self, words: dict[str, str]) -> float:
+        """Mean P@10 of words, each with the label that it stands for."""
+        names, labels = self.data.label_names, self.data.labels
+        found = []
+        for word, label in words.items():
+            column = labels[:, names.index(label)] if label in names else np.zeros(0)
+            if column.sum() >= 10:
+                found.append(float(column[self.first(word)].mean()))
+        return float(np.mean(found))
+
+
+def own_photo(searched: Searched, captions: Sequence[str], ids: Sequence[str], k: int = 10) -> float:
+    return float(
+        np.mean([searched.rows[name] in searched.first(text, k) for text, name in zip(captions, ids, strict=True)])
+    )
+
+
+def shown_against_true(searched: Searched, words: dict[str, str], k: int = 50) -> list[tuple[str, int, float, float]]:
+    """For each tenth of shown precision: hits, mean shown, share of them that is relevant."""
+    names, labels = searched.data.label_names, searched.data.labels
+    rows = []
+    for word, label in words.items():
+        column = labels[:, names.index(label)]
+        for hit in searched.index.search(text=word, k=k):
+            if hit.precision is not None:
+                rows.append((hit.precision, bool(column[searched.rows[hit.name]])))
+    table = []
+    for low in np.arange(0, 1, 0.1):
+        part = [row for row in rows if low <= row[0] < low + 0.1 or (low > 0.85 and row[0] == 1)]
+        if part:
+            shown, true = np.mean([row[0] for row in part]), np.mean([row[1] for row in part])
+            table.append((f"{low:.1f}–{low + 0.1:.1f}", len(part), float(shown), float(true)))
+    return table
+
+
+def relevant(data: dcmh.Dataset, row: int, rule: str) -> bool:
+    said = {*index_words(data.text.values[row])}
+    said |= {w for column in np.flatnonzero(data.labels[row]) for w in index_words(data.label_names[column])}
+    return all(said & {word for one in group.split() for word in index_words(one)} for group in rule.split(";"))
+
+
+def keyword_search(data: dcmh.Dataset, text: str, k: int = 10) -> list[int]:
+    """Plain keyword search over captions: by the rarity of the words that a caption holds."""
+    holders: dict[str, list[int]] = {word: [] for word in index_words(text)}
+    for row, caption in enumerate(data.text.values):
+        for word in set(index_words(caption)) & set(holders):
+            holders[word].append(row)
+    score = np.zeros(len(data))
+    for rows in holders.values():
+        score[rows] += np.log(len(data) / max(1, len(rows))) + 0.1
+    order = np.argsort(-score, kind="stable")[:k]
+    return [int(row) for row in order if score[row] > 0]
+
+
+def natural(searched: Searched) -> tuple[list[tuple[str, int, int]], int, int]:
+    """Relevant hits of ten for each query, by this search and by keywords; and how many queries have five or more."""
+    rows = []
+    for text, rule in NATURAL:
+        ours = sum(relevant(searched.data, row, rule) for row in searched.first(text))
+        theirs = sum(relevant(searched.data, row, rule) for row in keyword_search(searched.data, text))
+        rows.append((text, ours, theirs))
+    return rows, sum(ours >= 5 for _, ours, _ in rows), sum(theirs >= 5 for _, _, theirs in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--model", type=Path, help="of 2,000 queries and 5,000 training items, seed 0")
+    parser.add_argument("--starter", action="store_true")
+    parser.add_argument("--text-encoder", default="use-multilingual")
+    options = parser.parse_args()
+    data = dcmh.load_dataset(str(options.data))
+    split = data.split(queries=QUERIES, train=TRAIN, seed=SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        model = (
+            dcmh.starter.folder(options.text_encoder) if options.starter else options.model or Path(folder) / "model"
+        )
+        if not options.starter and options.model is None:
+            learned = dcmh.DCMH(bits=64, seed=SEED, text_encoder=options.text_encoder).fit(split.train)
+            held_out = calibration.measure(learned, split)
+            report = dcmh.evaluate(learned, split).to_json() | {calibration.HELD: held_out}
+            learned.save(model, extra={"report.json": dcmh.methods.folder.json.dumps(report)})
+        report_all(model, data, split)
+
+
+def report_all(model: Path, data: dcmh.Dataset, split: dcmh.Split) -> None:
+    names = {name: name for name in data.label_names or ()}
+    pictures, captioned = Searched(model, split.database, texts=False), Searched(model, split.database, texts=True)
+    unseen = split.database.take(~np.isin(split.database.ids, split.train.ids))
+    fresh, fresh_captioned = Searched(model, unseen, texts=False), Searched(model, unseen, texts=True)
+    print(
+        "| queries | photos alone | with captions | unseen photos alone | unseen, with captions |\n|---|---|---|---|---|"
+    )
+    for title, words in (("label names", names), ("other words", SYNONYMS), ("other languages", LANGUAGES)):
+        found = [searched.precision(words) for searched in (pictures, captioned, fresh, fresh_captioned)]
+        print(f"| {title}, P@10 | " + " | ".join(f"{value:.3f}" for value in found) + " |", flush=True)
+    everything = Searched(model, data, texts=False)
+    print(f"\nown photo of a held-out caption among {len(data):,}, R@10: "
+          f"{own_photo(everything, split.query.text.values, split.query.ids):.3f}", flush=True)  # fmt: skip
+    for title, searched in (("photos alone", fresh), ("with captions", fresh_captioned)):
+        if searched.index.calibration.is_measured:
+            print(f"\n| shown precision, unseen {title} | hits | shown | true |\n|---|---|---|---|")
+            for low, count, shown, true in shown_against_true(searched, names):
+                print(f"| {low} | {count:,} | {shown:.3f} | {true:.3f} |")
+    rows, ours, theirs = natural(Searched(model, split.query, texts=True))
+    print("\n| natural query, 2,000 captioned photos | relevant of ten | by keywords |\n|---|---|---|")
+    for text, one, other in rows:
+        print(f"| {text} | {one} | {other} |")
+    print(f"| **five or more of ten** | **{ours}** | **{theirs}** |")
+
+
+if __name__ == "__main__":
+    main()
