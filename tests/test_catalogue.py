@@ -127,7 +127,7 @@ def test_an_older_version_is_brought_up_to_date(catalogue, tmp_path, monkeypatch
     newer = Catalogue(tmp_path / "catalogue.sqlite")  # the step is not taken twice
     newer.close()
     monkeypatch.undo()
-    with pytest.raises(ModelError, match=r"has a catalogue of version 2; this dcmh \(0.1.0\) reads up to 1. Upgrade"):
+    with pytest.raises(ModelError, match=r"has a catalogue of version 3; this dcmh \(0.1.0\) reads up to 2. Upgrade"):
         Catalogue(tmp_path / "catalogue.sqlite")
 
 

@@ -39,6 +39,7 @@ LAYERS = [
     "metrics",
     "held_out",
     "methods",
+    "starter",
     "words",
     "evaluation",
     "bench",

@@ -96,7 +96,7 @@ def perform(bench: Workbench, task: Task, results: Path, *, progress: Any = None
     record["split"] |= {"queries": len(split.query), "database": len(split.database), "train": len(split.train)}
     try:
         began = time.perf_counter()
-        model.fit(split.train, progress=progress)
+        model.fit(split.train, progress=progress, fine=0)
         record["seconds"] = {"training": round(time.perf_counter() - began, 3)}
         timed = _Timed(model)
         report = evaluation.evaluate(timed, split, k=bench.config.k)

@@ -120,9 +120,9 @@ class FineIndex:
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)
         header = {"format": 1, "generation": generation, "count": len(ids), "dimensions": self.dimensions, **names}
         write_text(folder / HEADER, json.dumps(header) + "\n")
-        for file in folder.iterdir():
-            if file.name.endswith((f"-{IDS}", f"-{VECTORS}")) and file.name not in names.values():
-                file.unlink(missing_ok=True)
+        for path in folder.iterdir():
+            if path.name.endswith((f"-{IDS}", f"-{VECTORS}")) and path.name not in names.values():
+                path.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: Path, generation: int) -> FineIndex:

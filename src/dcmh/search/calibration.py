@@ -118,7 +118,8 @@ def measure(model: Hasher, split: Split) -> dict[str, Any] | None:
         return None
     unseen = np.flatnonzero(~np.isin(split.database.ids, split.train.ids))
     text = next((name for name in model.modalities if model.views_[name].kind == "text"), None)
-    searched = _Searched(model, [split.query, split.database.take(unseen)], picture, text)
+    parts = [split.query, *([split.database.take(unseen)] if len(unseen) else [])]
+    searched = _Searched(model, parts, picture, text)
     if len(searched) < FEWEST:
         return None
     hits: dict[tuple[str, str, int], list[tuple[float, bool]]] = {}
@@ -150,9 +151,9 @@ class _Searched:
         self.names = parts[0].label_names
         for part in parts:
             rows = np.flatnonzero(part.observed(picture))[: ITEMS - len(self.texts)]
-            part = part.take(rows)
-            if not len(part):
+            if not len(rows):
                 continue
+            part = part.take(rows)
             pictures.append(model.fine_.of_inputs(picture, view(part[picture]), view))
             spoken = part[text].values if text in part.modalities and text is not None else [""] * len(part)
             self.texts += [value if isinstance(value, str) else "" for value in spoken]

@@ -374,15 +374,18 @@ def _find(codes: Codes, chosen: list[Part], request: Request, k: int | None, rad
 
 
 def _distances(codes: Codes, chosen: list[Part], request: Request, items: list[int]) -> Near:
-    """The smaller distance of some items, each with its modality; those without a code are left out."""
+    """The smaller distance of some items, each with its modality; those without a code are left out.
+
+    A part that is limited to some ids, and codes that were not chosen, serve only for items that have no other.
+    """
     found: Near = {}
     query = np.frombuffer(request.code, np.uint8)
-    names = {name for name, _ in chosen}
-    for name in sorted(codes, key=lambda name: (name not in names, name == request.modality)):
-        missing = [item for item in items if name in names or item not in found]
-        for item, code in codes[name].codes_there(missing).items() if missing else ():
+    whole = {name for name, allowed in chosen if allowed is None}
+    for name in sorted(codes, key=lambda name: (name not in whole, name == request.modality)):
+        wanted = items if name in whole else [item for item in items if item not in found]
+        for item, code in codes[name].codes_there(wanted).items() if wanted else ():
             distance = int(np.bitwise_count(np.frombuffer(code, np.uint8) ^ query).sum())
-            if item not in found or (name in names and distance < found[item][0]):
+            if item not in found or distance < found[item][0]:
                 found[item] = (distance, name)
     return found
 

@@ -1,0 +1,349 @@
+"""The second stage: fine vectors and words order what is found, as brute force does, and say why."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import dcmh
+from dcmh.errors import ParameterError, QueryError, UnknownWords
+from dcmh.index.fine import FineIndex
+from dcmh.methods import fine as fine_space
+from dcmh.search import SearchIndex, calibration, rank
+from dcmh.text import index_words
+from toy_photos import cheap, load, write_pairs, write_photos
+
+COUNT = 48
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheap_here(cheap_home):
+    with cheap(cheap_home):
+        yield
+
+
+@pytest.fixture(scope="module")
+def split():
+    return dcmh.load_dataset("toy").split(40, seed=0)
+
+
+@pytest.fixture(scope="module")
+def model(split, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    fitted = dcmh.DCMH(bits=16, hidden=32, epochs=6, device="cpu").fit(split.train)
+    report = dcmh.evaluate(fitted, split).to_json() | {calibration.HELD: calibration.measure(fitted, split)}
+    fitted.save(folder, extra={"report.json": json.dumps(report)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ready(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ready")
+    SearchIndex.build(model, load(write_photos(folder / "photos", COUNT)), folder / "photos.dcmh").close()
+    return folder
+
+
+@pytest.fixture
+def index(ready):
+    with SearchIndex.open(ready / "photos.dcmh") as found:
+        yield found
+
+
+@pytest.fixture
+def own(ready, tmp_path):
+    shutil.copytree(ready, tmp_path / "own")
+    return tmp_path / "own"
+
+
+def brute_force(index, data, text):
+    """Score of every item, written down once more from the definition."""
+    fitted = dcmh.load(index.folder / "model")
+    fine, view = fitted.fine_, fitted.views_["image"]
+    query = fine.of_texts([text])[0]
+    pictures = fine.restore(fine.quantise(fine.of_inputs("image", view(data.image), view)))
+    texts = fine.restore(fine.quantise(fine.of_texts(list(data.text.values))))
+    scores = (pictures @ query + rank.TEXT * texts @ query) / (1 + rank.TEXT * rank.RATIO)
+    labels = [[data.label_names[column] for column in np.flatnonzero(row)] for row in data.labels]
+    held = [set(index_words(" ".join([said, *names]))) for said, names in zip(data.text.values, labels, strict=True)]
+    words = index_words(text)
+    counts = {word: sum(word in one for one in held) for word in words}
+    weight = {word: np.log(len(data) / max(count, 1)) + 0.1 for word, count in counts.items()}
+    share = np.array([sum(weight[word] for word in words if word in one) for one in held]) / sum(weight.values())
+    whole = np.array([set(words) <= one for one in held])
+    first = 2 * whole if 0 < whole.sum() <= rank.FEW else 0
+    return scores, share, scores + rank.WORDS * share + first
+
+
+@pytest.mark.parametrize("text", ["sunny yellow bright", "automobile", "snow", "ein Boot auf dem Meer", "winter and ice"])
+def test_the_order_is_that_of_brute_force(index, text):
+    data = load(index.root)
+    fine, share, score = brute_force(index, data, text)
+    hits = index.search(text=text, k=COUNT)
+    rows = [data.ids.index(hit.name) for hit in hits]
+    np.testing.assert_allclose([hit.score for hit in hits], score[rows], atol=1e-4)
+    np.testing.assert_allclose([hit.fine for hit in hits], fine[rows], atol=1e-4)
+    assert sorted(rows) == list(range(COUNT))
+    assert (np.diff(score[rows]) <= 1e-4).all()
+    for hit, row in zip(hits, rows, strict=True):
+        assert bool(hit.words) == bool(share[row] > 0)
+
+
+def test_pages_and_choices_agree_with_one_long_answer(index):
+    everything = index.search(text="yellow sea", k=COUNT)
+    paged = [hit for offset in range(0, COUNT, 7) for hit in index.search(text="yellow sea", k=7, offset=offset)]
+    assert [hit.id for hit in paged] == [hit.id for hit in everything]
+    radius = everything[20].distance
+    within = index.search(text="yellow sea", radius=radius)
+    assert [hit.id for hit in within] == [hit.id for hit in everything if hit.distance <= radius]
+    pictures = index.search(text="yellow sea", k=COUNT, in_="image")
+    assert not any(hit.words for hit in pictures)
+    assert [hit.score for hit in pictures] == sorted((hit.score for hit in pictures), reverse=True)
+
+
+def test_few_candidates_are_those_of_the_codes_and_of_rare_words(index, monkeypatch):
+    monkeypatch.setattr(rank, "EVERYTHING", 10)
+    monkeypatch.setattr(rank, "CANDIDATES", 6)
+    words = index_words(load(index.root).text.values[0])
+    rarest = min(words, key=lambda word: index.catalogue.word_counts([word])[word])
+    hits = index.search(text=rarest, k=3)
+    assert hits.candidates is not None
+    assert hits.candidates < COUNT
+    assert index.catalogue.with_word(rarest).tolist()[0] in [hit.id for hit in hits]
+    everything = {hit.id: hit.score for hit in index.search(text=rarest, k=COUNT)}
+    assert all(everything[hit.id] == hit.score for hit in hits)
+
+
+def test_a_word_of_one_item_finds_it_first_whatever_its_picture(own):
+    with SearchIndex.open(own / "photos.dcmh") as index:
+        (added,) = index.add([own / "photos" / "003.png"], text=["a zeppelin"], ids=["odd"])
+        assert index.search(text="zeppelin")[0].id == added
+        assert index.search(text="Zeppelins")[0].words == ("zeppelin",)
+        (labelled,) = index.add(
+            [own / "photos" / "004.png"], labels=[[1]], label_names=["theremin"], text=[None], ids=["label"]
+        )
+        assert index.search(text="theremin")[0].id == labelled
+        index.remove([added])
+        assert added not in [hit.id for hit in index.search(text="zeppelin", k=COUNT)]
+
+
+def test_what_another_process_added_is_found_after_refresh_and_reopening(own):
+    with SearchIndex.open(own / "photos.dcmh") as index, SearchIndex.open(own / "photos.dcmh") as other:
+        (added,) = other.add([own / "photos" / "003.png"], text=["a zeppelin"], ids=["odd"])
+        assert index.refresh()
+        before = index.search(text="zeppelin", k=5)
+        other.save()
+    with SearchIndex.open(own / "photos.dcmh") as again:
+        after = again.search(text="zeppelin", k=5)
+        assert [(hit.id, hit.score) for hit in after] == [(hit.id, hit.score) for hit in before]
+        assert after[0].id == added
+
+
+def test_pictures_and_items_ask_by_their_fine_vectors(index):
+    path = index.root / "007.png"
+    by_picture = index.search(image=path, k=6)
+    assert by_picture[0].name == "007.png"
+    assert all(hit.score is not None for hit in by_picture)
+    number = by_picture[0].id
+    similar = index.similar(number, k=5)
+    assert number not in [hit.id for hit in similar]
+    query, request = index.ask(image=path)
+    again = index.near(query.key, request.modality, k=6)
+    assert [hit.id for hit in again] == [hit.id for hit in by_picture]
+    by_code = index.near(query.code, request.modality, k=6)  # a code alone: the order of distances
+    assert [hit.distance for hit in by_code] == sorted(hit.distance for hit in by_code)
+    assert by_code[0].score is None
+
+
+def test_items_without_a_picture_and_joint_codes(model, tmp_path):
+    data = load(write_pairs(tmp_path / "photos", 30, without_picture=(3, 4)))
+    with SearchIndex.build(model, data, tmp_path / "each.dcmh") as each:
+        text = data.text.values[3]
+        hits = each.search(text=text, k=30)
+        assert hits[0].name == data.ids[3]
+        assert {hit.modality for hit in hits} == {"image", "text"}
+        assert {hit.name for hit in hits} == set(data.ids)
+    with SearchIndex.build(model, data, tmp_path / "joint.dcmh", codes="joint") as joint:
+        assert list(joint.modalities) == ["joint"]
+        assert joint.search(text=text)[0].name == data.ids[3]
+        assert joint.search(text="sunny")[0].score is not None
+
+
+def test_any_words_are_answered_and_nothing_is_ignored(index):
+    query = index.search(text="Ein xyzzyx am Strand").query
+    assert query.used == ("ein", "xyzzyx", "am", "strand")
+    assert (query.ignored, query.nearest) == ((), {})
+
+
+@pytest.mark.parametrize("text", ["😀😀", "ሰላም"])
+def test_what_the_encoder_cannot_read(index, text):
+    with pytest.raises(UnknownWords, match=f"use-multilingual cannot read any part of '{text}', and no item's text holds it"):
+        index.search(text=text)
+
+
+def test_a_script_that_the_encoder_cannot_read_is_found_in_texts(own):
+    with SearchIndex.open(own / "photos.dcmh") as index:
+        (added,) = index.add([own / "photos" / "003.png"], text=["ሰላም ዓለም"], ids=["amharic"])
+        assert [hit.id for hit in index.search(text="ሰላም")] == [added]
+
+
+@pytest.mark.parametrize("text", ["", "   ", 5, ["dog"], b"dog", "x" * 100_000])
+def test_queries_that_are_none(index, text):
+    with pytest.raises(QueryError):
+        index.search(text=text)
+
+
+def test_empty_and_very_long_texts_are_indexed(own):
+    with SearchIndex.open(own / "photos.dcmh") as index:
+        pictures = [own / "photos" / f"00{i}.png" for i in (1, 2, 3)]
+        added = index.add(pictures, text=["", "😀", "zeppelin " * 20_000], ids=["a", "b", "c"])
+        assert index.search(text="zeppelin")[0].id == added[2]
+
+
+class TestPrecision:
+    def test_it_is_that_of_the_curve_of_such_hits(self, index):
+        curves = index.calibration.curves
+        assert {kind for kind, _, _ in curves} == {"word", "sentence", "picture"}
+        for place, hit in enumerate(index.search(text="snow", k=20)):
+            where = "matched" if hit.words else "unmatched"
+            curve = curves.get(("word", where, calibration.band(place)))
+            expected = None if curve is None else np.interp(hit.score, *np.array(curve).T)
+            assert hit.precision == (None if expected is None else pytest.approx(expected))
+
+    def test_hits_past_what_was_measured_have_none(self, index):
+        assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT, offset=50))
+        assert calibration.band(50) is None
+
+    def test_at_least_leaves_out_what_does_not_reach_it(self, index):
+        everything = index.search(text="snow", k=30)
+        best = max(hit.precision for hit in everything if hit.precision is not None)
+        good = index.search(text="snow", k=30, at_least=best)
+        assert [hit.id for hit in good] == [h.id for h in everything if h.precision is not None and h.precision >= best]
+        assert good.below == 30 - len(good)
+        assert len(index.search(text="quantum chromodynamics", k=30, at_least=1.0)) < 30
+        for wrong in (-0.1, 1.5, "0.8", True):
+            with pytest.raises(ParameterError, match="at_least must be a number from 0 to 1"):
+                index.search(text="snow", at_least=wrong)
+
+    def test_a_model_that_was_not_measured_refuses_to_choose(self, tmp_path):
+        data = load(write_photos(tmp_path / "photos", 12))
+        with SearchIndex.build(None, data, tmp_path / "starter.dcmh") as index:
+            assert all(hit.precision is None for hit in index.search(text="snow"))
+            with pytest.raises(QueryError, match="was not measured"):
+                index.search(text="snow", at_least=0.5)
+
+    def test_no_item_that_was_trained_on_is_measured(self, split, monkeypatch):
+        fitted = dcmh.DCMH(bits=16, hidden=8, epochs=1, device="cpu").fit(split.train)
+        assert calibration.measure(fitted, split)["items"] == len(split.query)
+        fitted.fine_ = None
+        assert calibration.measure(fitted, split) is None
+
+    def test_curves_rise(self):
+        rng = np.random.default_rng(0)
+        seen = [(score, rng.random() < score) for score in rng.random(2000)]
+        scores, shares = np.array(calibration.curve_of(seen)).T
+        assert (np.diff(scores) > 0).all()
+        assert (np.diff(shares) > 0).all()
+        assert np.abs(shares - scores).max() < 0.15
+
+    def test_a_report_that_is_damaged_is_an_error(self, own):
+        (own / "photos.dcmh" / "model" / "report.json").write_text('{"held_out": {"curves": {"word": 5}}}')
+        with pytest.raises(dcmh.errors.ModelError, match=r"report\.json is damaged"):
+            SearchIndex.open(own / "photos.dcmh")
+
+
+class TestFineIndex:
+    def vectors(self, n=20, seed=0):
+        rng = np.random.default_rng(seed)
+        return np.sort(rng.permutation(100)[:n]), rng.integers(-127, 128, (n, 8)).astype(np.int8)
+
+    def test_scores_are_inner_products(self):
+        ids, vectors = self.vectors()
+        index, query = FineIndex.of(ids, vectors), np.linspace(-1, 1, 8, dtype=np.float32)
+        found, scores = index.scores(query)
+        np.testing.assert_allclose(scores, vectors @ query, rtol=1e-5)
+        wanted = np.array([ids[3], 1000, ids[0]])
+        some = index.scores_of(query, wanted)
+        assert np.isnan(some[1])
+        np.testing.assert_allclose(some[[0, 2]], (vectors @ query)[[3, 0]], rtol=1e-5)
+
+    def test_changes_leave_older_ones_alone(self, tmp_path):
+        ids, vectors = self.vectors()
+        first = FineIndex.of(ids, vectors)
+        more = first.with_items(np.array([200, 201]), vectors[:2])
+        less = more.without(np.array([ids[0], 201, 999]))
+        swapped = less.with_items(np.array([ids[5]]), vectors[:1])
+        assert [len(one) for one in (first, more, less, swapped)] == [20, 22, 20, 20]
+        assert (swapped.vector(int(ids[5])) == vectors[0]).all()
+        assert less.vector(201) is None
+        swapped.save(tmp_path, 7)
+        loaded = FineIndex.load(tmp_path, 7)
+        assert (loaded.live()[0] == swapped.live()[0]).all()
+        assert (loaded.live()[1] == swapped.live()[1]).all()
+        grown = loaded.with_items(np.array([300]), vectors[:1])
+        assert (len(grown), len(loaded)) == (21, 20)
+        with pytest.raises(dcmh.errors.ModelError, match="out of date"):
+            FineIndex.load(tmp_path, 8)
+
+    def test_damaged_files_are_made_again_from_the_catalogue(self, own):
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            expected = [(hit.id, hit.score) for hit in index.search(text="snow", k=COUNT)]
+        folder = own / "photos.dcmh" / "codes" / "image"
+        file = next(folder.glob("*-fine.npy"))
+        file.write_bytes(file.read_bytes()[:200])
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            assert [(hit.id, hit.score) for hit in index.search(text="snow", k=COUNT)] == expected
+
+
+def test_dimensions_are_a_choice(split):
+    fitted = dcmh.methods.get("scm")(bits=8).fit(split.train, fine=64)
+    assert fitted.fine_.dimensions <= 64
+    assert dcmh.methods.get("scm")(bits=8).fit(split.train, fine=0).fine_ is None
+    with pytest.raises(ParameterError, match="fine must be one of 0, 64, 128, 256, not 100"):
+        dcmh.methods.get("scm")(bits=8).fit(split.train, fine=100)
+
+
+def test_every_method_has_a_second_stage(split, tmp_path):
+    data = load(write_photos(tmp_path / "photos", 20))
+    fitted = dcmh.methods.get("scm")(bits=8).fit(split.train)
+    with SearchIndex.build(fitted, data, tmp_path / "scm.dcmh", split=split) as index:
+        hits = index.search(text="glistening frozen water")  # none of these words is in the vocabulary
+        assert hits[0].score is not None
+        assert any(hit.precision is not None for hit in hits)
+
+
+def test_an_index_made_by_another_encoder_is_refused(own):
+    path = own / "photos.dcmh" / "model" / "model.json"
+    record = json.loads(path.read_text())
+    record["fine"]["encoder"]["sha256"] = record["modalities"]["text"]["encoder"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(record))
+    with SearchIndex.open(own / "photos.dcmh") as index:
+        with pytest.raises(dcmh.errors.ModelMismatch, match="learned with other weights of the text encoder"):
+            index.search(text="snow")
+
+
+def test_words_ask_without_torch(ready):
+    code = (
+        "import sys; from dcmh.search import SearchIndex\n"
+        f"hits = SearchIndex.open({str(ready / 'photos.dcmh')!r}).search(text='automobile')\n"
+        "assert len(hits) == 10 and 'torch' not in sys.modules, sorted(m for m in sys.modules if 'torch' in m)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_the_fine_space_needs_words_for_things():
+    rng = np.random.default_rng(0)
+    vectors = dcmh.Dataset.from_arrays(
+        image=rng.normal(size=(30, 6)), text=rng.normal(size=(30, 5)), labels=np.eye(3, dtype=np.uint8)[rng.integers(3, size=30)]
+    )
+    assert dcmh.methods.get("cca")(bits=4).fit(vectors).fine_ is None
+    named = dcmh.Dataset(vectors.columns, labels=vectors.labels, label_names=["dog", "boat", "tree"])
+    found = dcmh.methods.get("cca")(bits=4).fit(named).fine_
+    assert found.modalities == ["image", "text"]
+    assert fine_space.DEFAULT == 128
