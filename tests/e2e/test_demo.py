@@ -14,14 +14,14 @@ from dcmh.data import Dataset, load_dataset, openmoji
 def stand_in(monkeypatch):
     def load() -> Dataset:
         data = load_dataset("toy")
-        names = ["food & drink", *data.label_names[1:]]
+        names = ["smileys & emotion", *data.label_names[1:]]
         ids = [f"{0x1F300 + row:X}" for row in range(len(data))]
         return Dataset(
             data.columns, labels=data.labels, label_names=names, ids=ids, name="openmoji", notes=[openmoji.ATTRIBUTION]
         )
 
     monkeypatch.setattr(openmoji, "load", load)
-    for name, value in (("SETTINGS", {"hidden": 32}), ("QUERIES", 40), ("WORDS", ("sun", "ocean boat", "castle"))):
+    for name, value in (("SETTINGS", {"hidden": 32}), ("QUERIES", 40), ("WORDS", ("sun", "ocean boat", "Schiff"))):
         monkeypatch.setattr(f"dcmh.cli.demo.{name}", value)
 
 
@@ -29,9 +29,11 @@ def test_the_whole_story(cli, tmp_path):
     answer = cli("demo")
     assert answer.code == 0
     assert "image → text" in answer.out
-    assert answer.out.count(" find, of 200 drawings:\n") == 3
-    assert answer.out.count("its words were not shown) finds, of 160 texts:\n") == 1
-    assert answer.out.count(" of 64 bits differ  ") == 16
+    assert answer.out.count(" find, of 200 drawings:\n") == 2
+    assert 'The words "Schiff" find, of 200 drawings; no text of a drawing holds them:\n' in answer.out
+    assert answer.out.count("; held out of training):\n") == 1
+    assert answer.out.count("  (says ") + answer.out.count("  (by its drawing and text)") == 16
+    assert "  (says sun)" in answer.out
     assert openmoji.ATTRIBUTION in answer.err
     assert "Wrote demo/model and demo/openmoji.dcmh in" in answer.err
     assert "dcmh evaluate demo/model" in answer.err

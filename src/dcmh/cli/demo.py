@@ -13,18 +13,14 @@ from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, readable
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from dcmh.data import Dataset, Split
     from dcmh.evaluation import Report
-    from dcmh.methods.base import Hasher
 
 BITS, QUERIES, HITS = 64, 200, 4
 # Nine groups alone do not tell a cloud from a tent; all else is as a user gets it.
 SETTINGS: dict[str, Any] = {"similarity": "labels+tags"}
-WORDS = ("heart", "rain cloud", "train station")
-GROUP = "food & drink"  # the picture query is the first held-out drawing of this group
+WORDS = ("pizza", "train station", "Katze", "coche rojo", "melancholy")
+GROUP = "smileys & emotion"  # the picture query is the first held-out drawing of this group
 
 
 def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
@@ -42,10 +38,8 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
     began = time.monotonic()
     place = out / "model"
     folder.check_target(place)
-    model, split, report, whole = _learn(place)
-    _index(place, whole, out / "openmoji.dcmh")
-    searches = [_search(model, whole, "image", text=words) for words in WORDS]
-    searches.append(_search(model, split.database, "text", picture=_held_out_picture(split.query)))
+    split, report, whole = _learn(place)
+    searches = _search(place, whole, out / "openmoji.dcmh", _held_out_picture(split.query))
     if json:
         console.result_json({"model": str(place), "report": report.to_json(), "searches": searches})
     else:
@@ -56,16 +50,16 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
     console.say(f"Wrote {place} and {out / 'openmoji.dcmh'} in {time.monotonic() - began:.0f} s. Next, one of:")
     shown_place = shlex.quote(str(place))
     for command in (
-        f'search {shlex.quote(str(out / "openmoji.dcmh"))} "rain cloud"',
+        f'search {shlex.quote(str(out / "openmoji.dcmh"))} "birthday party"',
         f"evaluate {shown_place}",
         f"info {shown_place}",
-        "train photos/    (a folder of yours)",
+        "index photos/    (a folder of your photos: no training, no captions)",
         f"serve {shlex.quote(str(out / 'openmoji.dcmh'))}    (search it in a browser)",
     ):
         console.say(f"  dcmh {command}")
 
 
-def _learn(place: Path) -> tuple[Hasher, Split, Report, Dataset]:
+def _learn(place: Path) -> tuple[Split, Report, Dataset]:
     """What `dcmh train openmoji` does, with a word on each step."""
     from dcmh import DCMH
     from dcmh import device as devices
@@ -83,7 +77,7 @@ def _learn(place: Path) -> tuple[Hasher, Split, Report, Dataset]:
     split = found.data.split(QUERIES)
     seconds = {"features": round(time.monotonic() - began, 2)}
     console.say(
-        f"2. DCMH learns {BITS} bits an item from {len(split.train):,} drawings and their words; "
+        f"2. DCMH learns {BITS} bits per item from {len(split.train):,} drawings and their words; "
         f"{len(split.query):,} others are held out."
     )
     began = time.monotonic()
@@ -95,14 +89,7 @@ def _learn(place: Path) -> tuple[Hasher, Split, Report, Dataset]:
     )
     record: dict[str, Any] = {"data": source.record(), "device": device, "command": console.command()}
     record |= {"seconds": seconds, "skipped": found.skipped}
-    return model, split, measure_and_save(model, split, place, record), found.data
-
-
-def _index(place: Path, data: Dataset, folder: Path) -> None:
-    """What `dcmh index openmoji` does, so that the demo's words can be searched from the command line."""
-    from dcmh.search import SearchIndex
-
-    SearchIndex.build(place, data, folder).close()
+    return split, measure_and_save(model, split, place, record), found.data
 
 
 def _held_out_picture(queries: Dataset) -> Dataset:
@@ -112,36 +99,36 @@ def _held_out_picture(queries: Dataset) -> Dataset:
     return queries.take([int(queries.labels[:, queries.label_names.index(GROUP)].argmax())])
 
 
-def _search(model: Hasher, data: Dataset, modality: str, **query: Any) -> dict[str, Any]:
-    """The nearest items by Hamming distance, as `dcmh search` ranks them."""
-    import numpy as np
+def _search(model: Path, data: Dataset, folder: Path, picture: Dataset) -> list[dict[str, Any]]:
+    """What `dcmh index` and `dcmh search` do: the first hits of some words, and of a held-out drawing."""
+    from dcmh.search import SearchIndex
+    from dcmh.text import index_words
 
-    from dcmh import codes
-
-    if "text" in query:
-        asked, said = model.encode(text=[query["text"]]), {"text": query["text"]}
-    else:
-        picture: Dataset = query["picture"]
-        asked, said = model.encode(image=picture.image), {"image": picture.ids[0], "text": picture["text"].values[0]}
-    distance = codes.hamming(codes.pack(asked), codes.pack(model.encode(**{modality: data[modality]})))[0]
-    order: NDArray[np.intp] = np.argsort(distance, kind="stable")[:HITS]
-    texts = data["text"].values
-    hits = [{"id": data.ids[row], "distance": int(distance[row]), "text": texts[row]} for row in order]
-    return {"query": said, "finds": modality, "searched": len(data), "hits": hits}
+    held = {word for text in data["text"].values for word in index_words(str(text or ""))}
+    found: list[dict[str, Any]] = []
+    with SearchIndex.build(model, data, folder) as index:
+        for words in WORDS:
+            heard = any(word in held for word in index_words(words))
+            found.append({"query": {"text": words, "in_texts": heard}, "hits": index.search(text=words, k=HITS)})
+        own = index.catalogue.find(picture.ids[0])
+        assert own is not None
+        hits = index.similar(own.id, k=HITS)
+        found.append({"query": {"image": picture.ids[0], "text": own.text}, "hits": hits})
+        searched = len(index)
+    return [one | {"searched": searched, "hits": [hit.to_json() for hit in one["hits"]]} for one in found]
 
 
 def _page(search: dict[str, Any]) -> str:
     query = search["query"]
-    if search["finds"] == "image":
-        title = f'The words "{query["text"]}" find, of {search["searched"]:,} drawings:'
+    if "image" in query:
+        title = f"Drawings like {_emoji(query['image'])} ({query['text']}; held out of training):"
     else:
-        title = (
-            f"The drawing {_emoji(query['image'])} ({query['text']}; held out, its words were not shown) finds, "
-            f"of {search['searched']:,} texts:"
-        )
-    rows = [
-        f"  {hit['distance']:>2} of {BITS} bits differ  {_emoji(hit['id'])}  {hit['text']}" for hit in search["hits"]
-    ]
+        known = "" if query["in_texts"] else "; no text of a drawing holds them"
+        title = f'The words "{query["text"]}" find, of {search["searched"]:,} drawings{known}:'
+    rows = []
+    for hit in search["hits"]:
+        why = f"says {', '.join(hit['words'])}" if hit["words"] else "by its drawing and text"
+        rows.append(f"  {hit['score']:.2f}  {_emoji(hit['name'])}  {hit['text']}  ({why})")
     return "\n".join([title, *rows])
 
 

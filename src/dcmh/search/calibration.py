@@ -75,7 +75,7 @@ class Calibration:
         if found.score is None:
             return self.by_distance.get((asked, found.modality), {}).get(found.distance)
         curve = self.curves.get((kind, context(found, has_text=has_text), band(place) or 0))
-        if not curve:
+        if not curve or found.score < curve[0][0]:
             return None
         scores, shares = np.array(curve).T
         return float(np.interp(found.score, scores, shares))

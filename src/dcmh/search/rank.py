@@ -36,6 +36,7 @@ TEXT = 0.3
 RATIO = 0.7
 WORDS = 1.0
 FEW = 10
+FIRST = 10  # more than any score
 DEFAULT_K = 10
 
 Codes = Mapping[str, Index]
@@ -151,12 +152,11 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     ids, fine = _fine(collection, request, scored, among)
     share = words.share(ids)
     score = fine + WORDS * share
-    if words.few is not None:
-        score = np.where(np.isin(ids, words.few), score + 2, score)
+    key = score if words.few is None else np.where(np.isin(ids, words.few), score + FIRST, score)
     keep = ids != wanted.without if wanted.without else np.ones(len(ids), bool)
     if not request.known:
         keep &= share > 0
-    order = _best(ids, np.where(keep, score, -np.inf), None if k is None else k + offset)[offset:]
+    order = _best(ids, np.where(keep, key, -np.inf), None if k is None else k + offset)[offset:]
     order = order[keep[order]]
     near |= _distances(collection.codes, chosen, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
     found = []
