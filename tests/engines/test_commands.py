@@ -24,7 +24,7 @@ def test_index_search_info(cli, engine, address, models, photos, folder_index):
     shown = address.replace(f":{engine.password}@", "@") if hasattr(engine, "password") else address
     code, out, err = cli("index", photos, "--model", models[0], "--out", address)
     assert (code, out) == (0, "40 new, 0 changed, 0 gone, 0 unchanged.\n")
-    assert f"Wrote {shown}: 40 items (38 by image, 40 by text), 312 bytes of codes." in err
+    assert f"Wrote {shown}: 40 items (38 by image, 40 by text), 10 kB of codes." in err
     assert f"Next: dcmh search {shown!r}" in err.replace(f"search {shown}", f"search {shown!r}")
     code, out, _ = cli("index", photos, "--out", address, "--json")  # the model is known
     record = json.loads(out)

@@ -64,7 +64,7 @@ class MilvusIndex:
         return f"MilvusIndex({str(self.server.address)!r}, bits={self.bits}, collection={self.collection!r})"
 
     def __contains__(self, item: object) -> bool:
-        return is_id(item) and bool(self._codes.query(f"id in [{int(item)}]", ["id"]))
+        return is_id(item) and bool(self._codes.query(f"id in [{int(item)}]", ["id"], level=self.consistency))
 
     @property
     def kind(self) -> str:
@@ -85,11 +85,11 @@ class MilvusIndex:
         """The packed codes of some items, in the order asked for."""
         return in_order(self.codes_there(ids), ids, self.bits)
 
-    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
-        """The packed codes of those of the items that are there."""
+    def codes_there(self, ids: ArrayLike, *, level: str | None = None) -> dict[int, bytes]:
+        """The packed codes of those of the items that are there, at a level of consistency; by default, that of searches."""
         found: dict[int, bytes] = {}
         for part in parts(np.unique(as_ids(ids)), BATCH):
-            for row in self._codes.query(f"id in {part.tolist()}", ["id", "code"]):
+            for row in self._codes.query(f"id in {part.tolist()}", ["id", "code"], level=level or self.consistency):
                 found[row["id"]] = row["code"][0] if isinstance(row["code"], list) else bytes(row["code"])
         return found
 

@@ -18,10 +18,13 @@ from dcmh.index.remote import Packed
 LISTS = 1024  # of BIN_IVF_FLAT
 FEW = 10_000  # rows that are searched quickly, indexed or not
 HAND_OVER_SECONDS = 60.0
+NO_VECTOR = bytes(1)  # Milvus wants a vector in every collection
 
 
 class Collection:
     """A collection of codes of `bits` bits. `open` it before anything else."""
+
+    fields: Callable[[Any], None] | None = None  # adds others than alone to a schema
 
     def __init__(self, server: Milvus, bits: int, name: str) -> None:
         self.server = server
@@ -37,7 +40,7 @@ class Collection:
             if not client.has_collection(self.name, timeout=ANSWER_SECONDS):
                 if not create:
                     raise EngineError(f"{self.server.address} has no collection {self.name}. Make the index again.")
-                make_collection(client, self.name, 8 * bytes_of(self.bits))
+                make_collection(client, self.name, 8 * bytes_of(self.bits), self.fields)
             self._check(client)
             client.load_collection(self.name, timeout=300.0)
 
@@ -110,7 +113,13 @@ class Collection:
         return int(self.query("", ["count(*)"])[0]["count(*)"])
 
     def query(
-        self, text: str, fields: list[str], *, limit: int | None = None, patience: float = ASKING
+        self,
+        text: str,
+        fields: list[str],
+        *,
+        limit: int | None = None,
+        patience: float = ASKING,
+        level: str = "Strong",
     ) -> list[dict[str, Any]]:
         """The rows that pass a filter, in no order."""
         more = {} if limit is None else {"limit": limit}
@@ -119,7 +128,7 @@ class Collection:
                 self.name,
                 filter=text,
                 output_fields=fields,
-                consistency_level="Strong",
+                consistency_level=level,
                 timeout=ANSWER_SECONDS,
                 **more,
             ),

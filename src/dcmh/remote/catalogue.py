@@ -25,7 +25,8 @@ from dcmh.engines.address import Address
 from dcmh.errors import ModelError, ModelMismatch
 from dcmh.index.protocol import Index
 
-FORMAT = 1
+FORMAT = 2  # 1: neither fine vectors nor words
+COMMON = 20_000  # items: a word is not counted any further, as `dcmh.search.rank` takes it for common then
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Changes:
     items: dict[int, Item] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
     codes: dict[int, dict[str, bytes | None]] = field(default_factory=dict)  # id to modality to code
+    fine: dict[int, dict[str, bytes | None]] = field(default_factory=dict)  # id to modality to vector
     about: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, Skipped | None] = field(default_factory=dict)  # None: no longer
 
@@ -49,6 +51,14 @@ class Rows:
     gone: NDArray[np.int64]
 
 
+@dataclass
+class FineRows:
+    """The fine vectors of one modality that a change writes, by id, and the ids of those that it takes away."""
+
+    vectors: dict[int, bytes]
+    gone: list[int]
+
+
 class RemoteCatalogue(ABC):
     """Items of a collection, by id. Threads may read; one writes."""
 
@@ -59,6 +69,7 @@ class RemoteCatalogue(ABC):
         self._known_before = 0  # ids from here on are new in this `writing()`
         self._modalities: list[str] = []
         self._bits = 0
+        self._dimensions: int | None = None
 
     @property
     def place(self) -> str:
@@ -80,6 +91,7 @@ class RemoteCatalogue(ABC):
                 f"{self.address} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. "
                 "Upgrade: pip install -U dcmh"
             )
+        self._dimensions = int(about.get("fine", 0))
         return about
 
     def begin(self, record: Mapping[str, Any], *, rebuild: bool = False, codes: str | None = None) -> None:
@@ -87,7 +99,7 @@ class RemoteCatalogue(ABC):
         about = self.read_about()
         if about and rebuild:
             self.drop()
-            self._modalities, self._bits, about = [], 0, {}
+            self._modalities, self._bits, self._dimensions, about = [], 0, None, {}
         if about:
             self.open()
             check_model(self.place, about["fingerprint"], str(record["fingerprint"]))
@@ -95,11 +107,15 @@ class RemoteCatalogue(ABC):
                 raise ModelMismatch(
                     f"{self.place} was built with codes {about['codes']!r}, not {codes!r}. Rebuild it with --rebuild."
                 )
+            if int(about["format"]) < FORMAT:
+                with self.writing():
+                    pass  # which brings it to this format
         else:
             said = {"format": str(FORMAT), "version": __version__, "generation": "0", "next_id": "1"}
             said[UPDATE] = UNFINISHED
             said |= {"codes": codes or "each", "method": str(record["method"]), "made": secrets.token_hex(8)}
             said |= {"fingerprint": str(record["fingerprint"]), "bits": str(record["bits"])}
+            said["fine"] = str((record.get("fine") or {}).get("dimensions", 0))
             modalities = (JOINT,) if codes == JOINT else tuple(record["modalities"])
             self.create(int(record["bits"]), modalities, said)
         self.sweep()
@@ -124,14 +140,23 @@ class RemoteCatalogue(ABC):
             self._bits = int(self.about("bits") or 0)
         return self._bits
 
+    @property
+    def dimensions(self) -> int:
+        """Of a fine vector; 0 where the collection keeps none."""
+        if self._dimensions is None:
+            self._dimensions = int(self.about("fine") or 0)
+        return self._dimensions
+
     # -- changing ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Within the block changes are collected; at its end they are sent."""
+        """Within the block changes are collected; at its end they are sent. A collection of an older format is migrated."""
         about = self.read_about()
+        if int(about["format"]) < FORMAT:
+            self.migrate()
         self._next = self._known_before = int(about["next_id"])
-        self._changes = Changes(about={"generation": str(int(about["generation"]) + 1)})
+        self._changes = Changes(about={"generation": str(int(about["generation"]) + 1), "format": str(FORMAT)})
         try:
             yield
             changes, changes.about["next_id"] = self._changes, str(self._next)
@@ -153,12 +178,18 @@ class RemoteCatalogue(ABC):
         """Give an item its packed code in a modality; None takes it away."""
         self._open_changes.codes.setdefault(item, {})[modality] = code
 
+    def set_fine(self, item: int, modality: str, vector: bytes | None) -> None:
+        """Give an item its fine vector in a modality, a byte for each dimension; None takes it away."""
+        if self.dimensions:
+            self._open_changes.fine.setdefault(item, {})[modality] = vector
+
     def remove(self, ids: Iterable[int]) -> None:
-        """Remove items with their codes."""
+        """Remove items with their codes, fine vectors and words."""
         for item in ids:
             self._open_changes.removed.add(item)
             self._open_changes.items.pop(item, None)
             self._open_changes.codes.pop(item, None)
+            self._open_changes.fine.pop(item, None)
 
     def skip(self, name: str, why: Skipped) -> None:
         self._open_changes.skipped[name] = why
@@ -175,7 +206,8 @@ class RemoteCatalogue(ABC):
     def all_modalities(self, changes: Changes) -> list[str]:
         """Those that are there, and those that a change brings in, which are noted with it."""
         known = self.modalities()
-        new = sorted({name for codes in changes.codes.values() for name, code in codes.items() if code is not None})
+        said = (*changes.codes.values(), *changes.fine.values())
+        new = sorted({name for values in said for name, value in values.items() if value is not None})
         fresh = [name for name in new if name not in known]
         if fresh:
             changes.about["modalities"] = "\n".join([*known, *fresh])
@@ -206,6 +238,13 @@ class RemoteCatalogue(ABC):
             )
         return rows
 
+    def fine_rows(self, changes: Changes, modality: str) -> FineRows:
+        """What a change means for the fine vectors of a modality."""
+        said = {number: values[modality] for number, values in changes.fine.items() if modality in values}
+        vectors = {number: vector for number, vector in sorted(said.items()) if vector is not None}
+        gone = {number for number in said if number not in vectors and number < self._known_before}
+        return FineRows(vectors, sorted(gone | changes.removed))
+
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Item | None:
@@ -225,6 +264,27 @@ class RemoteCatalogue(ABC):
         found = {modality: self.codes_in(modality, [item]).get(item) for modality in modalities if modality in there}
         return {modality: code for modality, code in found.items() if code is not None}
 
+    def fine(self, modality: str) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+        """Ids (n,) and fine vectors (n, dimensions) of all items that have one in a modality, oldest first."""
+        if not self._has_fine(modality):
+            return np.empty(0, np.int64), np.empty((0, self.dimensions), np.int8)
+        ids, joined = self.vectors(modality)
+        if len(joined) != len(ids) * self.dimensions:
+            raise ModelError(f"{self.place} is damaged: its fine vectors differ in length. Index it with --rebuild.")
+        return ids, np.frombuffer(joined, np.int8).reshape(len(ids), self.dimensions)
+
+    def fine_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
+        """The fine vectors of some items in a modality; those that have none are left out."""
+        wanted = [int(number) for number in ids] if self._has_fine(modality) else []
+        return self.vectors_of(modality, wanted) if wanted else {}
+
+    def fine_count(self, modality: str) -> int:
+        """How many items have a fine vector in a modality."""
+        return self.vector_count(modality) if self._has_fine(modality) else 0
+
+    def _has_fine(self, modality: str) -> bool:
+        return bool(self.dimensions) and modality in self.modalities()
+
     # -- what an engine does ----------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -233,6 +293,10 @@ class RemoteCatalogue(ABC):
 
     @abstractmethod
     def create(self, bits: int, modalities: Sequence[str], about: Mapping[str, str]) -> None: ...
+
+    @abstractmethod
+    def migrate(self) -> None:
+        """Bring a collection of an older format to this one, but for the note of it. May be interrupted and repeated."""
 
     @abstractmethod
     def drop(self) -> None: ...
@@ -270,6 +334,25 @@ class RemoteCatalogue(ABC):
     @abstractmethod
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
         """Packed codes of some items in a modality; those that have none are left out."""
+
+    @abstractmethod
+    def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
+        """Ids and joined fine vectors of all items that have one in a modality, oldest first."""
+
+    @abstractmethod
+    def vectors_of(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
+        """The fine vectors of some items in a modality; those that have none are left out."""
+
+    @abstractmethod
+    def vector_count(self, modality: str) -> int: ...
+
+    @abstractmethod
+    def word_counts(self, words: Iterable[str]) -> dict[str, int]:
+        """How many items hold each of these words in their text or labels, up to COMMON."""
+
+    @abstractmethod
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        """Ids of the items that hold a word, ascending; of some items only, if `among` names them."""
 
     @abstractmethod
     def skipped(self) -> dict[str, Skipped]: ...

@@ -3,6 +3,8 @@
 Milvus knows no transactions, so codes are written first, then items, then what is noted about the whole, which counts
 as the end of a change. Whatever has an id that was not yet given by then is swept away by the next writer.
 
+Fine vectors lie in a collection of their own for each modality. Milvus has no index of words, so words do not count.
+
 The collection of items also holds, under negative ids, what is noted (-1) and what was skipped (a hash of its name).
 """
 
@@ -15,8 +17,11 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dcmh.catalogue import Item, Skipped
 from dcmh.engines.address import Address
@@ -24,7 +29,8 @@ from dcmh.engines.milvus import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.engines.patience import LOADING
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.index.milvus import MilvusIndex
-from dcmh.index.milvus_collection import FEW, make_collection
+from dcmh.index.milvus_collection import FEW, NO_VECTOR, make_collection
+from dcmh.index.milvus_fine import FineCollection
 from dcmh.remote.catalogue import Changes, RemoteCatalogue
 
 ABOUT = -1
@@ -32,7 +38,6 @@ LONGEST = 60_000  # bytes of what Milvus keeps of an item
 NAME = 1_000
 LEASE_SECONDS = 120.0
 FIELDS = ["id", "name", "content", "record"]
-NO_VECTOR = bytes(1)  # Milvus wants a vector in every collection
 
 
 class MilvusCatalogue(RemoteCatalogue):
@@ -41,6 +46,7 @@ class MilvusCatalogue(RemoteCatalogue):
         self.server = Milvus(address)
         self._collection = address.collection
         self._indexes: dict[str, MilvusIndex] = {}
+        self._fine: dict[str, FineCollection] = {}
         self._lease = ""
         self._noted: dict[str, str] | None = None  # what is noted, while this process is the only writer
         self._loaded = False
@@ -80,16 +86,24 @@ class MilvusCatalogue(RemoteCatalogue):
                 make_collection(client, self._collection, 8, _item_fields)
 
         # Milvus takes seconds to have a collection ready, and can do several at once.
-        with ThreadPoolExecutor(1 + len(modalities), "dcmh-milvus") as pool:
-            made = [pool.submit(MilvusIndex, self.server, bits, name=f"codes_{modality}") for modality in modalities]
+        with ThreadPoolExecutor(1 + 2 * len(modalities), "dcmh-milvus") as pool:
+            made: list[Future[Any]] = []
+            for modality in modalities:
+                made.append(pool.submit(MilvusIndex, self.server, bits, name=f"codes_{modality}"))
+                if int(about["fine"]):
+                    made.append(pool.submit(self._vectors, modality, create=True))
             self.server.call(create)
             for future in made:
                 future.result()
         self._note({**about, "modalities": "\n".join(modalities)})
 
+    def migrate(self) -> None:
+        """Nothing to do: there are no words, and no fine vectors before the collection is made anew."""
+
     def drop(self) -> None:
         self._indexes.clear()
-        ours = f"{self._collection}_codes_"
+        self._fine.clear()
+        ours = (f"{self._collection}_codes_", f"{self._collection}_fine_")
 
         def drop(client: Any, _: int) -> None:
             for name in client.list_collections():
@@ -105,6 +119,8 @@ class MilvusCatalogue(RemoteCatalogue):
         first = int(self.about("next_id") or 1)
         for modality in self.modalities():
             self._index(modality).remove_from(first)
+            if self.dimensions:
+                self._vectors(modality).remove_from(first)
         while rows := self._query(f"id >= {first}", ["id"], limit=AT_ONCE):
             self._delete([row["id"] for row in rows])
 
@@ -141,6 +157,10 @@ class MilvusCatalogue(RemoteCatalogue):
             part = rows[modality]
             index.remove(part.gone, missing_ok=True)
             index.put(part.ids, part.packed, part.alone)
+            if self.dimensions:
+                fine = self.fine_rows(changes, modality)
+                self._vectors(modality, create=True).delete(np.array(fine.gone, np.int64))
+                self._vectors(modality).put(fine.vectors)
         self._delete(sorted(changes.removed))
         self._delete([_skip_id(name) for name, why in changes.skipped.items() if why is None])
         told += [_row_of_skipped(name, why) for name, why in changes.skipped.items() if why is not None]
@@ -181,10 +201,9 @@ class MilvusCatalogue(RemoteCatalogue):
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
         """Read as searches are: with the consistency of the address."""
         wanted = sorted({int(number) for number in ids})
-        level = self.address.options.get("consistency", "session").capitalize()
         found = {}
         for start in range(0, len(wanted), BATCH):
-            for row in self._query(f"id in {wanted[start : start + BATCH]}", FIELDS, level=level):
+            for row in self._query(f"id in {wanted[start : start + BATCH]}", FIELDS, level=self._level):
                 found[row["id"]] = _item(row)
         return found
 
@@ -197,7 +216,23 @@ class MilvusCatalogue(RemoteCatalogue):
         return [item for item in found if (item.name if column == "name" else item.content) in wanted]
 
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
-        return self._index(modality).codes_there(ids)
+        return self._index(modality).codes_there(ids, level="Strong")
+
+    def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
+        return self._vectors(modality).all_below(int(self.about("next_id") or 0))
+
+    def vectors_of(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
+        """Read as searches are; strongly by whoever writes."""
+        return self._vectors(modality).some(ids, "Strong" if self._lease else self._level)
+
+    def vector_count(self, modality: str) -> int:
+        return self._vectors(modality).count()
+
+    def word_counts(self, words: Iterable[str]) -> dict[str, int]:
+        return {}
+
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        return np.empty(0, np.int64)
 
     def skipped(self) -> dict[str, Skipped]:
         found, last = {}, ABOUT
@@ -215,6 +250,18 @@ class MilvusCatalogue(RemoteCatalogue):
         return self._index(modality)
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _level(self) -> str:
+        """The consistency of searches."""
+        return self.address.options.get("consistency", "session").capitalize()
+
+    def _vectors(self, modality: str, *, create: bool = False) -> FineCollection:
+        if modality not in self._fine:
+            found = FineCollection(self.server, f"{self._collection}_fine_{modality}")
+            found.open(create=create)
+            self._fine[modality] = found
+        return self._fine[modality]
 
     def _index(self, modality: str, *, create: bool = False) -> MilvusIndex:
         if modality not in self._indexes:
