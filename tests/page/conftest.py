@@ -27,21 +27,46 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture(scope="session")
-def index(home, tmp_path_factory):
-    """The folder of an index of some drawings, with a quickly trained model and what it measured."""
-    folder = tmp_path_factory.mktemp("page")
-    data = dcmh.load_dataset(some_drawings(folder / "drawings"))
-    split = data.split(20, seed=0)
-    model = dcmh.DCMH(bits=64, hidden=256, epochs=30, batch_size=32, learning_rate=0.003, seed=0, device="cpu")
-    model.fit(split.train)
+def drawings(home, tmp_path_factory):
+    return dcmh.load_dataset(some_drawings(tmp_path_factory.mktemp("page") / "drawings"))
+
+
+def trained(split, *, fine, **options):
+    """Quickly."""
+    model = dcmh.DCMH(bits=64, hidden=256, epochs=30, batch_size=32, learning_rate=0.003, device="cpu", **options)
+    return model.fit(split.train, fine=fine)
+
+
+@pytest.fixture(scope="session")
+def index(drawings, tmp_path_factory):
+    """The folder of an index of some drawings, with what was measured of its model."""
+    folder = tmp_path_factory.mktemp("index")
+    split = drawings.split(20, 120, seed=0)
+    model = trained(split, fine=128)
     report = dcmh.evaluate(model, split)
-    with dcmh.SearchIndex.build(model, data, folder / "drawings.dcmh", report=report) as made:
+    with dcmh.SearchIndex.build(model, drawings, folder / "drawings.dcmh", report=report, split=split) as made:
+        return made.folder
+
+
+@pytest.fixture(scope="session")
+def vocabulary_index(drawings, tmp_path_factory):
+    """One whose model knows the words of its vocabulary only, and of which nothing was measured."""
+    model = trained(drawings.split(20, seed=0), fine=0, text_encoder="none")
+    with dcmh.SearchIndex.build(model, drawings, tmp_path_factory.mktemp("vocabulary") / "drawings.dcmh") as made:
         return made.folder
 
 
 @pytest.fixture(scope="session")
 def server(index):
     running = Server(index)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def vocabulary_server(vocabulary_index):
+    running = Server(vocabulary_index)
     running.start()
     yield running
     running.stop()

@@ -15,21 +15,25 @@ PLACES = {
     "item": ("?text=fruit&item=3", "#item .bits"),
     "similar": ("?similar=3", f"{TILES} img.loaded"),
     "nothing": ("?text=face&radius=0", "#said .plain"),
-    "unknown": ("?text=froot", "#said .chip"),
+    "precise": ("?text=something+sweet+to+eat+for+breakfast&at_least=0.5", f"{TILES} img.loaded"),
+    "nothing precise": ("?text=something+sweet+to+eat+for+breakfast&at_least=1", "#said .plain"),
+    "unreadable": ("?text=\U0001f992", "#said .hint"),
 }
+LIMITED = {"unknown": ("?text=froot", "#said .chip"), "ignored": ("?text=food+froot", "#asked .instead")}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(server, open_page, scheme):
+def test_axe_finds_nothing(server, vocabulary_server, open_page, scheme):
     """axe-core, all of its rules, in every state of the page."""
-    page = open_page(server.url, expected=("status of 422",), color_scheme=scheme, reduced_motion="reduce")
     wrong = {}
-    for name, (address, ready) in PLACES.items():
-        page.goto(server.url + address)
-        expect(page.locator(ready).first).to_be_visible()
-        found = Axe().run(page, options={"resultTypes": ["violations"]})
-        if found.violations_count:
-            wrong[name] = found.generate_report()
+    for asked, places in ((vocabulary_server, LIMITED), (server, PLACES)):
+        page = open_page(asked.url, expected=("status of 422",), color_scheme=scheme, reduced_motion="reduce")
+        for name, (address, ready) in places.items():
+            page.goto(asked.url + address)
+            expect(page.locator(ready).first).to_be_visible()
+            found = Axe().run(page, options={"resultTypes": ["violations"]})
+            if found.violations_count:
+                wrong[name] = found.generate_report()
     page.goto(server.url)
     page.locator("#words").press_sequentially("f")
     expect(page.locator("#suggestions")).to_be_visible()

@@ -6,6 +6,7 @@ import base64
 
 import pytest
 from playwright.sync_api import expect
+from serving import to_the_end
 
 TILES = "#grid li:not([hidden]) .tile"
 
@@ -53,14 +54,24 @@ def test_a_picture_finds_what_python_finds(server, open_page, search_index, draw
     else:
         give(page, drawing, way)
     expect(page.locator(TILES).first).to_be_visible()
-    hits = search_index.search(image=drawing, k=60)
+    key = search_index.ask(image=drawing)[0].key
+    hits = search_index.near(key, "image", k=60)
     assert shown(page) == [hit.id for hit in hits]
-    assert hits[0].distance == 0
+    assert (hits[0].id, hits[0].distance) == (5, 0)
     expect(page.locator("#asked b")).to_have_text("my drawing.png")
     expect(page.locator("#asked img")).to_have_js_property("complete", True)
     assert page.locator("#asked img").evaluate("image => image.naturalWidth") == 224
-    assert f"code={hits.query.code.hex()}" in page.url
+    assert f"code={key.hex()}&" in page.url
     expect(page.locator("#precision")).to_have_text("precision not measured")  # pictures were measured to find words
+
+
+def test_more_hits_have_the_order_of_one_large_answer(server, open_page, search_index, drawing):
+    page = open_page(server.url)
+    give(page, drawing, "drop")
+    expect(page.locator(TILES)).to_have_count(60)
+    to_the_end(page)
+    key = search_index.ask(image=drawing)[0].key
+    assert shown(page) == [hit.id for hit in search_index.near(key, "image", k=1000)]
 
 
 def test_a_reload_keeps_the_results_and_says_what_is_gone(server, open_page, drawing):

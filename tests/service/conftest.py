@@ -34,6 +34,16 @@ def ready(cheap_home, model, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def vocabulary_ready(cheap_home, tmp_path_factory):
+    """The same with a model whose vocabulary limits queries, and whose distances order hits."""
+    folder = tmp_path_factory.mktemp("vocabulary")
+    with cheap(cheap_home):
+        model = train(folder / "model", fine=0, text_encoder="none")
+        SearchIndex.build(model, load(write_photos(folder / "photos", COUNT)), folder / "photos.dcmh").close()
+    return folder
+
+
 @pytest.fixture
 def own(ready, tmp_path):
     """The same, for tests that change them."""
@@ -44,6 +54,12 @@ def own(ready, tmp_path):
 @pytest.fixture(scope="module")
 def client(ready):
     with TestClient(create_app(ready / "photos.dcmh", Settings(rate=0, access_log=None))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def vocabulary_client(vocabulary_ready):
+    with TestClient(create_app(vocabulary_ready / "photos.dcmh", Settings(rate=0, access_log=None))) as found:
         yield found
 
 

@@ -168,6 +168,7 @@ def _targets(chance: random.Random) -> Iterator[Sent]:
                     f"/api/search?text={'x' * 2000}",
                     f"/api/search?text=dog&radius={value}",
                     f"/api/search?text=dog&in={value}",
+                    f"/api/search?text=dog&at_least={value}",
                     f"/api/search?code={value}&modality=image",
                     f"/api/items/{value}",
                     f"/api/items/{value}/image",

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 
 import dcmh
+from dcmh.search import calibration
 
 COUNT = 48  # photos
 TOKEN = "a-token-of-sufficient-length"
+UNREADABLE = "\U0001f992\U0001f992"  # to the sentence encoder: giraffes
 
 
-def train(folder, bits=16):
+def train(folder, bits=16, *, fine=128, **options):
+    """A model folder, with what was measured on 40 items that the model did not learn from."""
     data = dcmh.load_dataset("toy")
-    split = data.split(12, seed=0)
-    model = dcmh.DCMH(bits=bits, hidden=64, epochs=20, device="cpu").fit(split.train)
-    report = dcmh.evaluate(model, split)
-    model.save(folder, extra={"report.json": json.dumps(report.to_json())})
+    split = data.split(12, 160, seed=0)
+    model = dcmh.DCMH(bits=bits, hidden=64, epochs=20, device="cpu", **options).fit(split.train, fine=fine)
+    report = dcmh.evaluate(model, split).to_json()
+    if measured := calibration.measure(model, split):
+        report[calibration.HELD] = measured
+    model.save(folder, extra={"report.json": json.dumps(report)})
     return folder
 
 

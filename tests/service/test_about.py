@@ -9,12 +9,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from served import COUNT, problem
+from served import COUNT, UNREADABLE, problem
 from starlette.testclient import TestClient
 
 import dcmh
+from dcmh import starter
+from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
 from dcmh.service import Settings, answers, create_app, static
+from toy_photos import load
 
 
 class TestInfo:
@@ -27,6 +30,7 @@ class TestInfo:
         assert info["codes"] == {"image": COUNT, "text": COUNT}
         assert info["asks"] == {"text": "text", "image": "image"}
         assert info["vocabulary"] == len(index.encoders.words.bag)
+        assert (info["text_encoder"], info["precision_measured"]) == ("use-multilingual", True)
         assert info["versions"]["dcmh"] == dcmh.__version__
         assert info["limits"] == {
             "upload_bytes": 20_000_000,
@@ -71,8 +75,12 @@ class TestInfo:
     def test_a_model_without_report_has_no_measures(self, own, serve):
         (own / "photos.dcmh" / "model" / "report.json").unlink()
         client = serve()
-        assert client.get("/api/info").json()["measured"] == []
+        info = client.get("/api/info").json()
+        assert (info["measured"], info["precision_measured"]) == ([], False)
         assert {hit["precision"] for hit in client.get("/api/search?text=sea").json()["hits"]} == {None}
+
+    def test_a_vocabulary_that_limits_queries(self, vocabulary_client):
+        assert vocabulary_client.get("/api/info").json()["text_encoder"] is None
 
 
 class TestWords:
@@ -91,13 +99,26 @@ class TestWords:
         found = client.get("/api/words?limit=10000").json()["words"]
         assert [one["word"] for one in found] == list(index.encoders.words.bag.words_)
 
-    def test_a_prefix_of_nothing(self, client):
+    def test_a_prefix_of_nothing(self, client, index):
+        size = len(index.encoders.words.bag)
         assert client.get("/api/words?prefix=qqq").json() == {
             "prefix": "qqq",
-            "vocabulary": 276,
+            "vocabulary": size,
             "total": 0,
             "words": [],
         }
+
+    def test_a_model_without_vocabulary(self, own, tmp_path):
+        """The starter model: its sentence encoder reads any words."""
+        SearchIndex.build(starter.folder(), load(own / "photos"), tmp_path / "any.dcmh").close()
+        with TestClient(create_app(tmp_path / "any.dcmh", Settings(rate=0, access_log=None))) as client:
+            for prefix in ("", "s"):
+                found = client.get("/api/words", params={"prefix": prefix}).json()
+                assert found == {"prefix": prefix, "vocabulary": 0, "total": 0, "words": []}
+            info = client.get("/api/info").json()
+            assert (info["vocabulary"], info["text_encoder"]) == (0, "use-multilingual")
+            assert (info["precision_measured"], info["measured"]) == (False, [])
+            assert len(client.get("/api/search?text=sunny&k=5").json()["hits"]) == 5
 
     def test_wrong_parameters(self, client):
         for query in ("limit=0", "limit=10001", "offset=-1", f"prefix={'x' * 101}"):
@@ -111,11 +132,28 @@ def test_health(client):
         assert (answer.status_code, answer.content) == (200, b"")
 
 
+def test_searches_keep_to_one_thread_each(ready, monkeypatch):
+    """As several run side by side. How a program that mounts the service computes is its own again afterwards."""
+    done = []
+
+    class Limits:
+        def __init__(self, *given):
+            done.append(given)
+
+        def restore_original_limits(self):
+            done.append("restored")
+
+    monkeypatch.setattr("dcmh.service.state.threadpool_limits", Limits)
+    with TestClient(create_app(ready / "photos.dcmh", Settings(rate=0, access_log=None))):
+        assert done == [(1, "blas")]
+    assert done == [(1, "blas"), "restored"]
+
+
 def test_metrics_count_requests(serve):
     client = serve()
     client.get("/api/search?text=sea")
     client.get("/api/search?text=sea")
-    client.get("/api/search?text=qqqq")
+    client.get("/api/search", params={"text": UNREADABLE})
     client.get("/nowhere/at/all")
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

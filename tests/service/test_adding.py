@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from PIL import Image
-from served import COUNT, TOKEN, problem
+from served import COUNT, TOKEN, UNREADABLE, problem
 from starlette.testclient import TestClient
 
 from dcmh.errors import ParameterError
@@ -94,8 +94,12 @@ class TestAdding:
         assert item["id"] in [hit["id"] for hit in writer.get("/api/search?text=sunny+sea&k=100").json()["hits"]]
 
     def test_words_that_nobody_knows_do_with_a_picture_only(self, writer):
-        assert add(writer, png(), text="qqqq").status_code == 201
-        problem(add(writer, text="qqqq"), 422, "query-not-encodable")
+        assert add(writer, png(), text=UNREADABLE).status_code == 201
+        for text in (
+            UNREADABLE,
+            "\u2d30\u2d4e\u2d53\u2d54",
+        ):  # the second has letters, of a script that nobody taught it
+            problem(add(writer, text=text), 422, "query-not-encodable")
 
     def test_half_a_character_is_mended(self, writer):
         form = b'--x\r\nContent-Disposition: form-data; name="text"\r\n\r\nsunny +2D0-\r\n--x--\r\n'

@@ -8,6 +8,7 @@ import threading
 from served import COUNT, train
 from starlette.testclient import TestClient
 
+from dcmh.inputs import sentences
 from dcmh.search import SearchIndex
 from dcmh.service import Settings, create_app
 from toy_photos import load, write_photos
@@ -24,6 +25,21 @@ def test_what_another_process_adds_is_found(serve, own):
         (number,) = other.add(text=["sunny sea yellow"], ids=["new"])
     assert items(client) == COUNT + 1
     assert number in [hit["id"] for hit in client.get("/api/search?text=sunny&k=100").json()["hits"]]
+
+
+def test_the_sentence_encoder_is_ready_before_the_first_request(serve, own, monkeypatch):
+    """At the start, and when another index takes over."""
+    read = []
+    encode = sentences.encode
+    monkeypatch.setattr(sentences, "encode", lambda encoder, texts: read.extend(texts) or encode(encoder, texts))
+    client = serve()
+    assert len(set(read)) == 1
+    shutil.copytree(own / "photos.dcmh", own / "same.dcmh")
+    shutil.rmtree(own / "photos.dcmh")
+    shutil.move(own / "same.dcmh", own / "photos.dcmh")
+    read.clear()
+    assert client.post("/api/reload").json()["changed"]
+    assert len(set(read)) == 1
 
 
 def test_reload_says_whether_anything_had_changed(serve, own):

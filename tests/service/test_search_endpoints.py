@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from served import COUNT, problem
+from malformed import picture
+from served import COUNT, UNREADABLE, problem, train
 
+from dcmh.search import SearchIndex
 from dcmh.service import answers
+from toy_photos import load
 
 WORDS = "sunny yellow bright"
+QUESTION = "a bright day with sunny weather"  # for sentences precision was measured
 
 
 def checked(answer):
@@ -20,13 +24,30 @@ def pairs(record):
     return [(hit["id"], hit["distance"]) for hit in record["hits"]]
 
 
+def scored(record):
+    return [(hit["id"], hit["score"]) for hit in record["hits"]]
+
+
+def every_page(client, found, seen=scored):
+    """What an answer and all those after it hold."""
+    hits = seen(found)
+    while found["next"]:
+        found = checked(client.get(found["next"]))
+        hits += seen(found)
+    return hits
+
+
 class TestWords:
     def test_hits_are_those_of_the_index(self, client, index):
         found = checked(client.get("/api/search", params={"text": WORDS, "k": 7}))
         hits = index.search(text=WORDS, k=7)
         assert pairs(found) == [(hit.id, hit.distance) for hit in hits]
         first, hit = found["hits"][0], hits[0]
-        assert first["precision"] == (None if hit.precision is None else round(hit.precision, 4))
+        assert hit.words == ("sunny", "yellow", "bright")[: len(hit.words)]
+        assert [one["precision"] for one in found["hits"]] == [round(one.precision, 4) for one in hits]
+        assert scored(found) == [(one.id, round(one.score, 4)) for one in hits]
+        assert [one["fine"] for one in found["hits"]] == [round(one.fine, 4) for one in hits]
+        assert [one["words"] for one in found["hits"]] == [list(one.words) for one in hits]
         assert (first["name"], first["text"], first["labels"]) == (hit.name, hit.text, list(hit.labels))
         assert first["thumbnail"] == f"/api/items/{hit.id}/thumbnail"
         assert found["query"] == {
@@ -37,23 +58,39 @@ class TestWords:
             "ignored": [],
             "nearest": {},
             "code": hits.query.code.hex(),
+            "key": hits.query.key.hex(),
         }
+        assert (found["candidates"], found["at_least"], found["below"]) == (None, None, 0)
         assert (found["searched"], found["bits"], found["radius"], found["nearest"]) == (COUNT, 16, None, None)
 
     def test_pages_hold_every_hit_once(self, client, index):
-        address, seen = f"/api/search?text={WORDS.replace(' ', '+')}&k=13", []
-        while address:
-            found = checked(client.get(address))
-            seen += pairs(found)
-            address = found["next"]
-        assert seen == [(hit.id, hit.distance) for hit in index.search(text=WORDS, k=COUNT)]
+        found = checked(client.get("/api/search", params={"text": WORDS, "k": 13}))
+        assert every_page(client, found, pairs) == [(hit.id, hit.distance) for hit in index.search(text=WORDS, k=COUNT)]
 
     def test_the_last_full_page_has_no_next(self, client):
         assert checked(client.get(f"/api/search?text=sea&k={COUNT}"))["next"] is None
         assert checked(client.get(f"/api/search?text=sea&k={COUNT - 1}"))["next"] is not None
 
-    def test_ignored_words_are_told_with_known_ones(self, client):
-        query = checked(client.get("/api/search?text=sunnny+yellow+the"))["query"]
+    def test_items_whose_text_holds_the_words_say_so_and_come_first(self, client, index):
+        found = checked(client.get("/api/search", params={"text": "a yellow anchor", "k": COUNT}))
+        for hit in found["hits"]:
+            text = index.item(hit["id"]).text.split()
+            assert hit["words"] == [word for word in ("yellow", "anchor") if word in text]
+        counts = [len(hit["words"]) for hit in found["hits"]]
+        assert counts[0] == 1
+        assert [hit["score"] for hit in found["hits"]] == sorted((hit["score"] for hit in found["hits"]), reverse=True)
+        matched = next(hit for hit in found["hits"] if hit["words"])
+        assert matched["score"] > matched["fine"]
+
+    def test_without_fine_vectors_distances_order_the_hits(self, vocabulary_client):
+        found = checked(vocabulary_client.get("/api/search", params={"text": WORDS, "k": COUNT}))
+        assert {(hit["score"], hit["fine"]) for hit in found["hits"]} == {(None, None)}
+        distances = [hit["distance"] for hit in found["hits"]]
+        assert distances == sorted(distances)
+        assert found["query"]["key"] == found["query"]["code"]
+
+    def test_ignored_words_are_told_with_known_ones(self, vocabulary_client):
+        query = checked(vocabulary_client.get("/api/search?text=sunnny+yellow+the"))["query"]
         assert (query["used"], query["ignored"]) == (["yellow"], ["sunnny", "the"])
         assert "sunny" in query["nearest"]["sunnny"]
 
@@ -61,15 +98,11 @@ class TestWords:
         every = index.search(text=WORDS, k=COUNT)
         radius = every[5].distance
         found = checked(client.get("/api/search", params={"text": WORDS, "radius": radius, "k": 2}))
-        seen = pairs(found)
-        while found["next"]:
-            assert f"radius={radius}" in found["next"]
-            found = checked(client.get(found["next"]))
-            seen += pairs(found)
-        assert seen == [(hit.id, hit.distance) for hit in every if hit.distance <= radius]
+        assert f"radius={radius}" in found["next"]
+        assert every_page(client, found, pairs) == [(hit.id, hit.distance) for hit in every if hit.distance <= radius]
 
     def test_nothing_within_the_radius_names_the_nearest(self, client, index):
-        nearest = index.search(text=WORDS, k=1)[0]
+        nearest = min(index.search(text=WORDS, k=COUNT), key=lambda hit: (hit.distance, hit.id))
         assert nearest.distance > 0
         found = checked(client.get("/api/search", params={"text": WORDS, "radius": nearest.distance - 1}))
         assert (found["hits"], found["next"]) == ([], None)
@@ -84,13 +117,33 @@ class TestWords:
         assert pairs(found) == [(hit.id, hit.distance) for hit in index.search(text=WORDS, k=3, in_="text")]
         assert "in=text" in found["next"]
 
-    def test_unknown_words_are_a_problem_with_known_ones(self, client, ready):
-        said = problem(client.get("/api/search?text=sunnny"), 422, "query-not-encodable")
-        assert said["title"] == "No word of 'sunnny' is in the model's vocabulary (276 words)."
+    def test_unknown_words_are_a_problem_with_known_ones(self, vocabulary_client, vocabulary_ready):
+        said = problem(vocabulary_client.get("/api/search?text=sunnny"), 422, "query-not-encodable")
+        assert said["title"].startswith("No word of 'sunnny' is in the model's vocabulary (")
         assert said["hint"].startswith("Closest known: sunny")
         assert said["hint"].endswith("GET /api/words lists them all.")
         assert "sunny" in said["nearest"]
-        assert str(ready) not in str(said)  # no path of the server
+        assert str(vocabulary_ready) not in str(said)  # no path of the server
+
+    def test_any_word_is_known_to_a_sentence_encoder(self, client):
+        query = checked(client.get("/api/search?text=sunnny+plage"))["query"]
+        assert (query["used"], query["ignored"], query["nearest"]) == (["sunnny", "plage"], [], {})
+
+    def test_what_a_sentence_encoder_cannot_read_is_a_problem(self, client):
+        said = problem(client.get("/api/search", params={"text": UNREADABLE}), 422, "query-not-encodable")
+        assert "use-multilingual cannot read" in said["title"]
+        assert said["hint"] == "Ask in words of a language that it knows."
+        assert "nearest" not in said
+
+    def test_what_it_cannot_read_is_found_word_by_word(self, writer):
+        """In a script that the sentence encoder never saw."""
+        form = {"text": (None, "\u2d30\u2d4e\u2d53\u2d54"), "image": picture("PNG")}
+        item = writer.post("/api/items", files=form).json()
+        assert set(item["codes"]) == {"image"}
+        found = checked(writer.get("/api/search", params={"text": item["text"]}))
+        assert [(hit["id"], hit["words"]) for hit in found["hits"]] == [(item["id"], [item["text"]])]
+        problem(writer.get("/api/search", params={"text": "\u2d5c\u2d49\u2d3c"}), 422, "query-not-encodable")
+        problem(writer.post("/api/encode", json={"text": [item["text"]]}), 422, "query-not-encodable")
 
     def test_blank_words_are_a_problem(self, client):
         assert problem(client.get("/api/search?text=+"), 422, "query-not-encodable")["hint"]
@@ -107,10 +160,16 @@ class TestWords:
             "text=sea&offset=10001",
             "text=sea&radius=-1",
             "text=sea&in=sound",
+            "text=sea&at_least=-0.1",
+            "text=sea&at_least=1.1",
+            "text=sea&at_least=nan",
+            "text=sea&at_least=x",
             f"text={'x' * 1001}",
             "code=00&modality=image",
             "code=xyz&modality=image",
             "code=000&modality=image",
+            f"code={'0' * 766}&modality=image",
+            f"code={'0' * 770}&modality=image",
             "code=0000&modality=sound",
         ],
     )
@@ -122,17 +181,38 @@ class TestPictures:
     def test_a_picture_finds_what_the_index_finds(self, client, index):
         path = index.root / "007.png"
         found = checked(client.post("/api/search?k=9", files={"image": path.read_bytes()}))
-        assert pairs(found) == [(hit.id, hit.distance) for hit in index.search(image=path, k=9)]
+        key = index.ask(image=path)[0].key
+        assert pairs(found) == [(hit.id, hit.distance) for hit in index.near(key, "image", k=9)]
+        assert (found["hits"][0]["id"], found["query"]["key"]) == (8, key.hex())
         assert (found["query"]["modality"], found["query"]["text"]) == ("image", None)
 
-    def test_its_next_page_asks_for_the_code(self, client, index):
+    def test_its_pages_have_the_order_of_one_large_page(self, client, index):
         path = index.root / "007.png"
+        large = checked(client.post(f"/api/search?k={COUNT}", files={"image": path.read_bytes()}))
         found = checked(client.post("/api/search?k=10", files={"image": path.read_bytes()}))
-        seen = pairs(found)
-        while found["next"]:
-            found = checked(client.get(found["next"]))
-            seen += pairs(found)
-        assert seen == [(hit.id, hit.distance) for hit in index.search(image=path, k=COUNT)]
+        assert f"code={found['query']['key']}&" in found["next"]
+        assert every_page(client, found) == scored(large)
+
+    def test_a_code_alone_is_ordered_by_distance(self, client, index):
+        """And so in another order than the key, which holds the fine vector as well."""
+        query = index.ask(image=index.root / "007.png")[0]
+        address = f"/api/search?modality=image&k={COUNT}&code="
+        by_code, by_key = (checked(client.get(address + code.hex())) for code in (query.code, query.key))
+        distances = [hit["distance"] for hit in by_code["hits"]]
+        assert distances == sorted(distances)
+        assert {hit["score"] for hit in by_code["hits"]} == {None}
+        assert pairs(by_code) != pairs(by_key)
+        assert sorted(pairs(by_code)) == sorted(pairs(by_key))
+
+    def test_the_longest_key_is_taken(self, serve, own):
+        """Codes of 1,024 bits with fine vectors of 256 dimensions."""
+        model = train(own / "longest", bits=1024, fine=256)
+        SearchIndex.build(model, load(own / "photos"), own / "photos.dcmh", rebuild=True).close()
+        client = serve()
+        found = checked(client.post("/api/search?k=5", files={"image": (own / "photos" / "007.png").read_bytes()}))
+        width = SearchIndex.open(own / "photos.dcmh").encoders.fine.dimensions
+        assert len(found["query"]["key"]) == 2 * (128 + width)
+        assert len(every_page(client, found)) == COUNT
 
     def test_a_damaged_picture_says_how(self, client, index):
         cut = (index.root / "007.png").read_bytes()[:-300]
@@ -155,8 +235,67 @@ class TestSimilar:
             address = found["next"]
         assert sorted(seen) == [number for number in range(1, COUNT + 1) if number != 5]
 
+    def test_its_pages_have_the_order_of_one_large_page(self, client):
+        large = checked(client.get(f"/api/items/5/similar?k={COUNT}"))
+        assert every_page(client, checked(client.get("/api/items/5/similar?k=9"))) == scored(large)
+
     def test_no_such_item(self, client):
         problem(client.get("/api/items/999/similar"), 404, "no-such-item")
+
+
+def precisions(record):
+    """Those that the hits have, rising."""
+    return sorted({hit["precision"] for hit in record["hits"] if hit["precision"] is not None})
+
+
+class TestPrecision:
+    """Hits whose measured precision is high enough."""
+
+    def ask(self, client, index, way, **given):
+        if way == "words":
+            return client.get("/api/search", params={"text": QUESTION, **given})
+        if way == "similar":
+            return client.get("/api/items/16/similar", params=given)
+        picture = (index.root / "015.png").read_bytes()
+        return client.post("/api/search", params=given, files={"image": picture})
+
+    @pytest.mark.parametrize("way", ["words", "picture", "similar"])
+    def test_only_hits_that_reach_it(self, client, index, way):
+        every = checked(self.ask(client, index, way, k=COUNT))
+        assert (every["below"], every["at_least"]) == (0, None)
+        known = precisions(every)
+        for least in (known[len(known) // 3] + 0.0001, known[-1] - 0.0001):  # beside the values, which are rounded
+            found = checked(self.ask(client, index, way, k=100, at_least=least))
+            good = [hit for hit in every["hits"] if hit["precision"] is not None and hit["precision"] >= least]
+            assert 0 < len(good) < len(every["hits"])
+            assert found["hits"] == good
+            assert (found["at_least"], found["below"]) == (least, len(every["hits"]) - len(good))
+            assert (found["nearest"], found["next"]) == (None, None)
+
+    @pytest.mark.parametrize("way", ["words", "picture", "similar"])
+    def test_pages_hold_them_once_in_the_same_order(self, client, index, way):
+        every = checked(self.ask(client, index, way, k=COUNT))
+        least = precisions(every)[1]
+        found = checked(self.ask(client, index, way, k=7, at_least=least))
+        assert f"at_least={least}" in found["next"]
+        large = checked(self.ask(client, index, way, k=COUNT, at_least=least))
+        assert large["below"] > 0
+        assert every_page(client, found) == scored(large)
+
+    def test_where_none_reaches_it_the_best_is_named(self, client, index):
+        best = index.search(text=QUESTION, k=1)[0]
+        assert best.precision < 1
+        found = checked(client.get("/api/search", params={"text": QUESTION, "k": 5, "at_least": 1}))
+        assert (found["hits"], found["below"]) == ([], 5)
+        assert (found["nearest"]["id"], found["nearest"]["precision"]) == (best.id, round(best.precision, 4))
+
+    @pytest.mark.parametrize("way", ["words", "picture", "similar"])
+    def test_a_model_without_measured_precision_says_so(self, own, serve, index, way):
+        (own / "photos.dcmh" / "model" / "report.json").unlink()
+        client = serve()
+        said = problem(self.ask(client, index, way, at_least=0.5), 422, "precision-not-measured")
+        assert str(own) not in str(said)
+        assert self.ask(client, index, way).status_code == 200
 
 
 class TestEncode:
@@ -170,8 +309,9 @@ class TestEncode:
         data = (index.root / "003.png").read_bytes()
         assert client.post("/api/encode", files={"image": data}).json()["codes"] == [index.codes_of(4)["image"].hex()]
 
-    def test_unknown_words_are_a_problem(self, client):
-        problem(client.post("/api/encode", json={"text": ["sea", "qqqq"]}), 422, "query-not-encodable")
+    def test_unknown_words_are_a_problem(self, client, vocabulary_client):
+        problem(vocabulary_client.post("/api/encode", json={"text": ["sea", "qqqq"]}), 422, "query-not-encodable")
+        problem(client.post("/api/encode", json={"text": ["sea", UNREADABLE]}), 422, "query-not-encodable")
 
     @pytest.mark.parametrize(
         "body", [b'{"text": []}', b'{"text": "sea"}', b"[]", b'{"text": [1]}', b'{"text": ["' + b"x" * 1001 + b'"]}']

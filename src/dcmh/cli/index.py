@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from dcmh import starter
 from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
@@ -72,6 +71,8 @@ def index(
     json
         Print the result as JSON.
     """
+    from dcmh import starter
+
     if device != "auto":
         _resolve(device)  # what is not there should be said before the work
     where = _target(data, out)
@@ -184,6 +185,7 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
 
 
 def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> SearchIndex:
+    from dcmh import starter
     from dcmh.methods import folder
     from dcmh.search import SearchIndex
 

@@ -37,6 +37,8 @@ async def info(request: Request) -> Response:
             "codes": index.modalities,
             "asks": {"text": index.encoders.text, "image": index.encoders.picture},
             "vocabulary": len(opened.words),
+            "text_encoder": opened.text_encoder,
+            "precision_measured": index.calibration.is_measured,
             "measured": opened.measured,
             "attribution": _attribution(index.root),
             "writable": service.token is not None,

@@ -15,11 +15,16 @@ class Hit(Answer):
     id: int
     distance: int = Field(description="Bits in which the codes differ")
     bits: int
-    precision: float | None = Field(description="Share of relevant items at this distance among held-out queries")
+    precision: float | None = Field(
+        description="Share of relevant items among such hits, measured on items that the model had not learned from"
+    )
+    score: float | None = Field(description="Orders the hits; null where distances order them")
+    fine: float | None = Field(description="The part of the score that the fine vectors give")
+    words: list[str] = Field(description="Words of the query that the text or the labels of the item contain")
     name: str
     text: str | None
     labels: list[str]
-    modality: str = Field(description="Of the code that was near")
+    modality: str = Field(description="Modality of the code that was near")
     thumbnail: str | None
     image: str | None
 
@@ -32,21 +37,27 @@ class Asked(Answer):
     modality: str
     used: list[str]
     ignored: list[str]
-    nearest: dict[str, list[str]] = Field(description="Known words like the ignored ones")
-    code: str = Field(description="Hexadecimal; bit 0 is the highest of the first byte")
+    nearest: dict[str, list[str]] = Field(description="Known words similar to the ignored ones")
+    code: str = Field(description="Hexadecimal; bit 0 is the lowest bit of the first byte")
+    key: str = Field(description="Code and quantised fine vector, hexadecimal: GET /api/search?code= takes it")
 
 
 class Search(Answer):
     query: Asked
-    searched: int
+    searched: int = Field(description="Number of items searched")
     took_ms: float
     bits: int
     k: int
     offset: int
     radius: int | None
+    candidates: int | None = Field(description="Number of items scored; null where all items searched were")
+    at_least: float | None
+    below: int = Field(description="Hits left out because their precision is lower than at_least, or unknown")
     hits: list[Hit]
-    nearest: Hit | None = Field(description="The nearest of all, where nothing is within the radius")
-    next: str | None = Field(description="The address of the next page")
+    nearest: Hit | None = Field(
+        description="Where there are no hits, the best one outside the radius or below at_least"
+    )
+    next: str | None = Field(description="Address of the next page")
 
 
 class Item(Answer):
@@ -68,7 +79,7 @@ class Codes(Answer):
 
 class Word(Answer):
     word: str
-    count: int = Field(description="Training texts that hold it")
+    count: int = Field(description="Number of training texts that contain it")
 
 
 class Words(Answer):
@@ -116,6 +127,8 @@ class Info(Answer):
     codes: dict[str, int]
     asks: Asks
     vocabulary: int
+    text_encoder: str | None = Field(description="Sentence encoder: any words work; null where only known words do")
+    precision_measured: bool = Field(description="Whether hits can have a precision, which at_least needs")
     measured: list[Measured]
     attribution: str | None
     writable: bool

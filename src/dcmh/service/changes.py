@@ -16,7 +16,7 @@ from dcmh import images
 from dcmh.errors import BusyError, ImageError, UnknownWords
 from dcmh.files import whole_file
 from dcmh.search import SearchIndex, place
-from dcmh.service.problems import Problem, no_item
+from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.state import damaged
 
 PATIENCE = 10.0  # seconds to wait for another worker's change
@@ -82,9 +82,11 @@ def _check(index: SearchIndex, data: bytes | None, text: str | None) -> None:
             raise damaged(error) from error
     if text is not None and (data is None or index.encoders.text is None):
         try:
-            index.ask(text=text)
-        except UnknownWords as error:
-            raise Problem(422, error.said, "Send a picture with it.", kind="query-not-encodable") from error
+            known = index.ask(text=text)[1].known
+        except UnknownWords:
+            known = False
+        if not known:
+            raise not_encodable("Send a picture with it.")
 
 
 def _store(file: Path, data: bytes) -> None:

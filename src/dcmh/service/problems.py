@@ -67,9 +67,16 @@ def no_item(item: int) -> Problem:
     return Problem(404, f"There is no item {item}.", "Search for one: GET /api/search?text=…", kind="no-such-item")
 
 
+def not_encodable(hint: str) -> Problem:
+    return Problem(422, "No part of the text can be encoded.", hint, kind="query-not-encodable")
+
+
 def explain(error: DCMHError) -> Problem | None:
     """The problem that an error of the library is for a caller; None where it is none of the caller's business."""
     if isinstance(error, UnknownWords):
+        hint = str(error).removeprefix(error.said).strip()
+        if not hint.endswith(" lists them all."):  # no vocabulary limits the query
+            return Problem(422, error.said, hint, kind="query-not-encodable")
         known = f"Closest known: {', '.join(error.nearest)}. " if error.nearest else ""
         hint = f"{known}GET /api/words lists them all."
         return Problem(422, error.said, hint, kind="query-not-encodable", nearest=list(error.nearest))
@@ -139,7 +146,11 @@ SCHEMA = {
         "status": {"type": "integer"},
         "title": {"type": "string", "description": "What happened"},
         "hint": {"type": "string", "description": "What to do; may be empty"},
-        "nearest": {"type": "array", "items": {"type": "string"}, "description": "Known words like the unknown ones"},
+        "nearest": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Known words like the unknown ones, where a vocabulary limits the query",
+        },
         "errors": {"type": "array", "items": {"type": "string"}, "description": "All that is wrong"},
         "request": {"type": "string", "description": "The id under which the log has the details"},
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,18 @@ class Opened:
         self.users = 0
         self.retired = False
         self.measured = _measured(index.encoders.folder / model_folder.REPORT)
+
+    @property
+    def text_encoder(self) -> str | None:
+        """The sentence encoder that queries in words are read with: any words work. None where a vocabulary limits them."""
+        words, fine = self.index.encoders.words, self.index.encoders.fine
+        encoder = None if words is None else words.encoder or (fine.encoder if fine is not None else None)
+        return None if encoder is None else os.path.basename(encoder.name)  # a name, or a folder
+
+    def warm_up(self) -> None:
+        """Search once: the sentence encoder is loaded and memory-mapped vectors are read before anybody waits for them."""
+        with contextlib.suppress(DCMHError):
+            self.index.search(text="photo", k=1)
 
 
 class Served:
@@ -93,8 +106,10 @@ class Served:
         self._close_if_done(opened)
 
     def _replace(self, index: SearchIndex) -> None:
+        opened = Opened(index, ours=True)
+        opened.warm_up()
         with self._lock:
-            old, self._current = self._current, Opened(index, ours=True)
+            old, self._current = self._current, opened
             old.retired = True
         log.events.info("opened the index anew: %d items, model %s", len(index), index.fingerprint[:12])
 

@@ -39,7 +39,7 @@ def prepare(index: str, settings: Settings, workers: int) -> Ready:
 def listen(index: str, host: str, port: int) -> socket.socket:
     """A socket that listens; a port in use is a sentence with one that is not."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle on: 40 ms more
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -16,7 +16,7 @@ from dcmh.search import SearchIndex
 from dcmh.search.hits import Hit, Hits
 from dcmh.search.hits import Query as Asked
 from dcmh.service import answers, uploads
-from dcmh.service.problems import Problem, document, no_item
+from dcmh.service.problems import Problem, document, no_item, not_encodable
 from dcmh.service.reload import Opened
 from dcmh.service.state import Service
 
@@ -38,22 +38,35 @@ _PICTURE_FORM = {
 class Page:
     """Which hits are wanted."""
 
-    k: Annotated[int, Query(ge=1, le=MOST, description="At most so many hits")] = 20
-    offset: Annotated[int, Query(ge=0, le=FARTHEST, description="Leave out so many of the nearest")] = 0
-    radius: Annotated[int | None, Query(ge=0, le=1024, description="Only hits at most so many bits away")] = None
+    k: Annotated[int, Query(ge=1, le=MOST, description="Maximum number of hits")] = 20
+    offset: Annotated[int, Query(ge=0, le=FARTHEST, description="Number of hits to skip")] = 0
+    radius: Annotated[int | None, Query(ge=0, le=1024, description="Maximum distance of hits, in bits")] = None
     in_: Annotated[
-        str | None, Query(alias="in", max_length=100, description="Which codes are searched, such as image or text")
+        str | None, Query(alias="in", max_length=100, description="Modality to search, such as image or text")
     ] = None
+    at_least: Annotated[float | None, Query(ge=0, le=1, description="Minimum precision of hits")] = None
 
-    def wanted(self) -> dict[str, Any]:
-        """One more than is shown, which tells whether there is a next page."""
-        return {"k": self.k + 1, "offset": self.offset, "radius": self.radius, "in_": self.in_}
+    def wanted(self, index: SearchIndex) -> dict[str, Any]:
+        """One more than is shown, which tells whether there is a next page; not where hits are left out of a page."""
+        if self.at_least is not None and not index.calibration.is_measured:
+            raise Problem(
+                422,
+                "The precision of hits was not measured for the model of this index.",
+                "Ask without at_least, or train a model on items of this collection: dcmh train measures it.",
+                kind="precision-not-measured",
+            )
+        k = self.k + (self.at_least is None)
+        return {"k": k, "offset": self.offset, "radius": self.radius, "in_": self.in_, "at_least": self.at_least}
+
+    def is_full(self, hits: Hits) -> bool:
+        """Whether there may be a next page."""
+        return len(hits) + hits.below >= self.k + (self.at_least is None)
 
     def following(self, path: str, **asked: str) -> str | None:
         """The address of the next page."""
         if self.offset + self.k > FARTHEST:
             return None
-        given: dict[str, Any] = {**asked, "k": self.k, "radius": self.radius, "in": self.in_}
+        given: dict[str, Any] = {**asked, "k": self.k, "radius": self.radius, "in": self.in_, "at_least": self.at_least}
         there = {key: value for key, value in given.items() if value is not None}
         return f"{path}?{urlencode(there | {'offset': self.offset + self.k})}"
 
@@ -66,8 +79,10 @@ async def search(
     request: Request,
     page: Paged,
     text: Annotated[str | None, Query(max_length=LONGEST, description="Words")] = None,
-    code: Annotated[str | None, Query(pattern="^[0-9a-f]{2,256}$", description="Of an earlier answer")] = None,
-    modality: Annotated[str | None, Query(max_length=100, description="That the code was asked in")] = None,
+    code: Annotated[
+        str | None, Query(pattern="^[0-9a-f]{2,768}$", description="Code or key of an earlier answer")
+    ] = None,
+    modality: Annotated[str | None, Query(max_length=100, description="Modality of the code")] = None,
 ) -> Response:
     service: Service = request.app.state.service
     if (text is None) == (code is None):
@@ -78,9 +93,9 @@ async def search(
         if text is not None:
             asked = index.encoders.text or "text"
             following = page.following("/api/search", text=text)
-            return told(index, index.search(text=text, **page.wanted()), asked, page, following, text=text)
+            return told(index, index.search(text=text, **page.wanted(index)), asked, page, following, text=text)
         asked = modality or index.encoders.picture or ""
-        hits = index.near(_packed(code or ""), asked, **page.wanted())
+        hits = index.near(_packed(code or ""), asked, **page.wanted(index))
         return told(index, hits, asked, page, page.following("/api/search", code=code or "", modality=asked))
 
     return reply(await service.look(find))
@@ -97,8 +112,9 @@ async def search_picture(request: Request, page: Paged) -> Response:
     service: Service = request.app.state.service
 
     def find(opened: Opened, query: Asked, asked: str) -> bytes:
-        following = page.following("/api/search", code=query.code.hex(), modality=asked)
-        return told(opened.index, opened.index.near(query.code, asked, **page.wanted()), asked, page, following)
+        index = opened.index
+        following = page.following("/api/search", code=query.key.hex(), modality=asked)
+        return told(index, index.near(query.key, asked, **page.wanted(index)), asked, page, following)
 
     with service.pictures.place():
         form = await uploads.read_form(request, service.settings)
@@ -117,8 +133,9 @@ async def similar(request: Request, id: ItemId, page: Paged) -> Response:  # noq
         if not codes:
             raise no_item(id)
         asked = next((name for name in codes if name != index.encoders.text), next(iter(codes)))
+        wanted = page.wanted(index)
         try:
-            hits = index.similar(id, **page.wanted())
+            hits = index.similar(id, **wanted)
         except (QueryError, DataError) as error:  # removed since, or not yet taken in
             raise no_item(id) from error
         return told(index, hits, asked, page, page.following(f"/api/items/{id}/similar"), item=id)
@@ -163,7 +180,7 @@ async def encode(request: Request) -> Response:
             codes = await service.with_picture(form.image or b"", lambda opened, query, asked: [query.code.hex()])
     elif kind == "application/json":
         texts = _texts(await _body(request))
-        codes = await service.look(lambda opened: [opened.index.ask(text=text)[0].code.hex() for text in texts])
+        codes = await service.look(lambda opened: [_code(opened.index, text) for text in texts])
     else:
         hint = 'Send application/json such as {"text": ["dog beach"]}, or multipart/form-data with the field image.'
         raise Problem(415, "This kind of content is not taken.", hint, kind="not-a-form")
@@ -189,6 +206,7 @@ def told(index: SearchIndex, hits: Hits, asked: str, page: Page, following: str 
             "ignored": hits.query.ignored if words else (),
             "nearest": hits.query.nearest if words else {},
             "code": hits.query.code.hex(),
+            "key": hits.query.key.hex(),
         },
         "searched": hits.searched,
         "took_ms": round(hits.took_ms, 2),
@@ -196,9 +214,12 @@ def told(index: SearchIndex, hits: Hits, asked: str, page: Page, following: str 
         "k": page.k,
         "offset": page.offset,
         "radius": page.radius,
+        "candidates": hits.candidates,
+        "at_least": page.at_least,
+        "below": hits.below,
         "hits": [one(hit) for hit in shown],
         "nearest": one(hits.nearest) if hits.nearest and not hits.hits else None,
-        "next": following if len(hits.hits) > page.k else None,
+        "next": following if page.is_full(hits) else None,
     }
     return json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")
 
@@ -210,7 +231,10 @@ def one(hit: Hit) -> dict[str, Any]:
         "id": hit.id,
         "distance": hit.distance,
         "bits": hit.bits,
-        "precision": None if hit.precision is None else round(hit.precision, 4),
+        "precision": rounded(hit.precision),
+        "score": rounded(hit.score),
+        "fine": rounded(hit.fine),
+        "words": hit.words,
         "name": public_name(hit.name),
         "text": hit.text,
         "labels": hit.labels,
@@ -220,9 +244,20 @@ def one(hit: Hit) -> dict[str, Any]:
     }
 
 
+def rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
 def public_name(name: str) -> str:
     """An item's name; of one that lies outside of the data's folder, not where."""
     return os.path.basename(name) if os.path.isabs(name) else name
+
+
+def _code(index: SearchIndex, text: str) -> str:
+    query, request = index.ask(text=text)
+    if not request.known:
+        raise not_encodable("Send other words.")
+    return query.code.hex()
 
 
 def _packed(code: str) -> bytes:

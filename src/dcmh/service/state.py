@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from dcmh.errors import DCMHError, ImageError, QueryError
 from dcmh.index import scan
 from dcmh.methods import folder as model_folder
@@ -53,6 +55,7 @@ class Service:
         self._checking = False
         self._saving: asyncio.TimerHandle | None = None
         self._trimming: asyncio.TimerHandle | None = None
+        self._blas: threadpool_limits | None = None
 
     async def look(self, work: Callable[[Opened], Result]) -> Result:
         """Do some quick work with the index, as it is now or was a moment ago."""
@@ -94,14 +97,15 @@ class Service:
         return found
 
     def encode(self, opened: Opened, data: bytes) -> tuple[Query, str]:
-        """The code of a picture."""
+        """The query that a picture is, and its modality."""
         _, pixels = uploads.look_at(data, self.settings)
         if opened.index.encoders.picture is None:
             raise QueryError("The model of this index takes no pictures. Ask with words.")
         self.load_pictures(opened)
         with self._large if pixels > LARGE else contextlib.nullcontext():
             try:
-                return opened.index.ask(image=data)
+                query, request = opened.index.ask(image=data)
+                return query, request.modality
             except QueryError as error:
                 if isinstance(error.__cause__, ImageError):
                     raise damaged(error.__cause__) from error
@@ -110,11 +114,13 @@ class Service:
     def preload(self) -> None:
         """Load what takes a while and is needed for sure: nobody asks yet who would have to wait for it.
 
-        Of many items, that is the compiled scan; the image network only where it was asked for.
+        That is the sentence encoder and, of many items, the compiled scan; the image network only where it was asked for.
         """
+        self._blas = threadpool_limits(1, "blas")  # searches run side by side: more threads would wait for each other
         with self.served.use() as opened:
             if len(opened.index) >= MANY:
                 scan.engines.load()
+            opened.warm_up()
             if self.settings.preload:
                 self.load_pictures(opened)
 
@@ -160,6 +166,8 @@ class Service:
             self.save()
         for pool in (self.searches, self.pictures, self.previews):
             pool.close()
+        if self._blas is not None:
+            self._blas.restore_original_limits()
         self.metrics.share()
         self.served.close()
 

@@ -15,11 +15,11 @@ export class Problem extends Error {
     this.status = status;
     this.type = record.type || "";
     this.hint = record.hint || "";
-    this.nearest = Array.isArray(record.nearest) ? record.nearest : [];
+    this.nearest = Array.isArray(record.nearest) ? record.nearest : null; // null: no vocabulary limits the query
   }
 }
 
-const query = (given) => new URLSearchParams(given).toString();
+const query = (given) => new URLSearchParams(Object.entries(given).filter(([, value]) => value !== null)).toString();
 const of = (id) => `api/items/${encodeURIComponent(id)}`;
 
 export const info = () => ask("api/info");
@@ -28,14 +28,15 @@ export const item = (id, signal) => ask(of(id), { signal });
 export const imageUrl = (id) => `${of(id)}/image`;
 export const thumbnailUrl = (id, size) => `${of(id)}/thumbnail?size=${size}`;
 
-export const searchWords = (text, k, signal) => ask(`api/search?${query({ text, k })}`, { signal });
-export const similar = (id, k, signal) => ask(`${of(id)}/similar?k=${k}`, { signal });
-export const searchCode = (code, modality, k, signal) => ask(`api/search?${query({ code, modality, k })}`, { signal });
+// `page`: which hits, {k, radius, at_least}
+export const searchWords = (text, page, signal) => ask(`api/search?${query({ text, ...page })}`, { signal });
+export const similar = (id, page, signal) => ask(`${of(id)}/similar?${query(page)}`, { signal });
+export const searchCode = (code, modality, page, signal) => ask(`api/search?${query({ code, modality, ...page })}`, { signal });
 
-export function searchPicture(file, k, signal) {
+export function searchPicture(file, page, signal) {
   const body = new FormData();
   body.append("image", file, file.name || "picture");
-  return ask(`api/search?k=${k}`, { method: "POST", body, signal });
+  return ask(`api/search?${query(page)}`, { method: "POST", body, signal });
 }
 
 /** The page of hits that an answer calls `next`. */

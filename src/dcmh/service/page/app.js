@@ -9,6 +9,7 @@ import * as grid from "./grid.js";
 import * as home from "./home.js";
 import * as item from "./item.js";
 import { pictures } from "./picture.js";
+import * as precision from "./precision.js";
 import * as radius from "./radius.js";
 import * as results from "./results.js";
 import { suggest } from "./words.js";
@@ -39,20 +40,20 @@ async function show() {
   const mine = turn;
   state = read();
   place(state.kind === "home");
-  if (inBox !== asks(state)) input.value = state.kind === "text" ? state.value : ""; // else someone may be typing
-  inBox = asks(state);
+  const query = `${state.kind} ${state.value}`;
+  if (inBox !== query) input.value = state.kind === "text" ? state.value : ""; // else someone may be typing
+  inBox = query;
   document.title = { home: "dcmh", text: `${state.value} · dcmh`, similar: "More like this · dcmh" }[state.kind]
     ?? `${state.name || "Picture"} · dcmh`;
   try {
     if (info === null) await learn();
     if (mine !== turn) return;
+    if (!info.precision_measured) state.at_least = null;
     if (state.kind === "home") {
       stop();
       results.clear();
       await home.show(info);
-    } else if (results.current()?.key === asks(state)) {
-      results.limit(state);
-    } else {
+    } else if (results.current()?.key !== asks(state)) {
       await search();
     }
     if (mine === turn) await showItem();
@@ -90,16 +91,18 @@ function stop() {
   return asking.signal;
 }
 
+const page = () => ({ k: AT_ONCE, radius: state.radius, at_least: state.at_least });
+
 async function search() {
   const signal = stop();
   const key = asks(state);
   const request = {
-    text: () => api.searchWords(state.value, AT_ONCE, signal),
-    similar: () => api.similar(state.value, AT_ONCE, signal),
-    code: () => api.searchCode(state.value, state.modality ?? info.asks.image, AT_ONCE, signal),
+    text: () => api.searchWords(state.value, page(), signal),
+    similar: () => api.similar(state.value, page(), signal),
+    code: () => api.searchCode(state.value, state.modality ?? info.asks.image, page(), signal),
   }[state.kind];
   const answer = answers.get(key) ?? (await results.wait(request, signal, state));
-  if (answer) results.present(keep(key, answer), state, info.bits, measured(answer));
+  if (answer) results.present(keep(key, answer), state, info, measured(answer));
 }
 
 /** A picture is sent once; from then on its code stands for it, also in the address. */
@@ -111,12 +114,12 @@ async function searchPicture(file) {
   input.value = "";
   inBox = null;
   try {
-    const answer = await results.wait(() => api.searchPicture(file, AT_ONCE, signal), signal, { ...state, kind: "code" });
+    const answer = await results.wait(() => api.searchPicture(file, page(), signal), signal, { ...state, kind: "code" });
     if (!answer) return;
-    const { code, modality } = answer.query;
-    const to = { kind: "code", value: code, modality, name: file.name || "a pasted picture", item: null };
-    asked.remember(code, file);
-    keep(asks(to), answer);
+    const { key, modality } = answer.query;
+    const to = { kind: "code", value: key, modality, name: file.name || "a pasted picture", item: null };
+    asked.remember(key, file);
+    keep(asks({ ...state, ...to }), answer);
     await go(to);
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -156,13 +159,13 @@ async function showItem() {
     place: at < 0 ? "" : `${at + 1} of ${hits.length}${results.isWhole() ? "" : "+"}`,
     isFirst: at <= 0,
     isLast: at < 0 || (at === hits.length - 1 && results.isWhole()),
-    similar: href({ kind: "similar", value: state.item, radius: state.radius }),
+    similar: href({ ...state, kind: "similar", value: state.item, item: null }),
   });
 }
 
-/** The hits within the radius, and which of them is the item; -1 if none. */
+/** The hits, and which of them is the item; -1 if none. */
 function whereItem() {
-  const hits = (results.current()?.hits ?? []).filter(({ distance }) => state.radius === null || distance <= state.radius);
+  const hits = results.current()?.hits ?? [];
   return { hits, at: hits.findIndex(({ id }) => String(id) === state.item) };
 }
 
@@ -184,15 +187,13 @@ async function stepItem(way) {
 item.start({ closed: closeItem, step: stepItem });
 grid.start({ up: () => input.focus() });
 results.start({
-  changeRadius: (value) => {
-    go({ radius: value }, { replace: true });
-    byId("slider").focus();
+  changed: (change) => {
+    go(change, { replace: true });
+    byId("radius" in change ? "slider" : "at-least").focus();
   },
 });
-radius.start({
-  moved: (value) => results.current() && results.limit({ ...state, radius: value }),
-  settled: (value) => go({ radius: value }, { replace: true }),
-});
+radius.start({ moved: results.preview, settled: (value) => go({ radius: value }, { replace: true }) });
+precision.start((value) => go({ at_least: value }, { replace: true }));
 pictures({
   search: searchPicture,
   refuse: (message, hint) => {

@@ -29,10 +29,12 @@ export function replaced(text, word, by) {
 }
 
 function words(state, { used, ignored, nearest }) {
-  const parts = [element("span", { class: "term" }, "used"), ...used.map((word) => element("b", { class: "used" }, word))];
-  if (ignored.length) parts.push(element("span", { class: "term" }, "ignored"));
+  if (!ignored.length) return [element("span", { class: "term" }, "results for"), element("b", { class: "used" }, state.value)];
+  const how = used.length ? "used" : "found in texts and labels only"; // where the model knows none of the words
+  const parts = [element("span", { class: "term" }, how), ...used.map((word) => element("b", { class: "used" }, word))];
+  if (used.length) parts.push(element("span", { class: "term" }, "ignored"));
   for (const word of ignored) {
-    parts.push(element("s", { class: "ignored" }, word));
+    parts.push(used.length ? element("s", { class: "ignored" }, word) : element("b", { class: "used" }, word));
     const known = nearest[word]?.find((other) => !used.includes(other));
     if (!known) continue;
     const value = replaced(state.value, word, known);

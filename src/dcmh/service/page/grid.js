@@ -28,20 +28,20 @@ export function show(hits, link, { append = false } = {}) {
   const made = hits.slice(from).map((hit) => element("li", {}, tile(hit, link(hit))));
   if (append) grid.append(...made);
   else grid.replaceChildren(...made);
+  keepStop();
 }
 
-/** Tiles further than the radius are hidden; how many are not. */
-export function limit(hits, radius, link) {
-  let count = 0;
+/** Hide the tiles further than the radius. */
+export function limit(hits, radius) {
   [...grid.children].forEach((place, at) => {
-    const inside = radius === null || hits[at].distance <= radius;
-    place.hidden = !inside;
-    place.firstChild.href = link(hits[at]);
-    count += inside ? 1 : 0;
+    place.hidden = radius !== null && hits[at].distance > radius;
   });
+  keepStop();
+}
+
+function keepStop() {
   const stop = grid.querySelector('li:not([hidden]) a[tabindex="0"]');
   if (!stop && visible()[0]) onlyStop(visible()[0]);
-  return count;
 }
 
 /** Grey tiles while nothing is known yet. */
@@ -85,9 +85,21 @@ function tile(hit, href) {
   return element("a", { class: "tile", href, "data-id": hit.id, tabindex: "-1", draggable: "false" },
     element("span", { class: "frame", "aria-hidden": !hit.thumbnail && "true" }, picture),
     element("span", { class: "caption" }, caption),
-    element("span", { class: "distance", "aria-hidden": "true", title: `${hit.distance} of ${hit.bits} bits differ` },
-      String(hit.distance)),
-    element("span", { class: "unseen" }, `distance ${hit.distance}`));
+    element("span", { class: "why" }, why(hit)));
+}
+
+export const PRECISION = "the share of relevant items among such hits, measured on photos that the model had not learned from";
+
+/** Why a hit is there: words of the query in its text, its fine score, its distance, and how often such hits are right. */
+export function why({ words, fine, distance, bits, precision }) {
+  const parts = [
+    words.length ? element("span", { class: "contains" }, `contains: ${words.join(", ")}`) : null,
+    fine === null ? null : element("span", { title: "Similarity of the fine vectors, at most 1" }, `fine score ${fine.toFixed(2)}`),
+    element("span", { class: "distance", title: `${distance} of the ${bits} bits of its code differ from the query's` },
+      `${distance} ${distance === 1 ? "bit" : "bits"}`),
+    precision === null ? null : element("span", { title: `Precision: ${PRECISION}` }, `precision ${precision.toFixed(2)}`),
+  ];
+  return parts.filter(Boolean).flatMap((part, at) => (at ? [" · ", part] : [part]));
 }
 
 function visible() {

@@ -36,8 +36,8 @@ async function fill(info) {
   const { words } = await api.words("", 60);
   const good = words.map(({ word }) => word).filter((word) => word.length > 2);
   chips.append(...good.slice(0, CHIPS).map((word) => element("a", { class: "chip", href: link(word) }, word)));
-  const found = await Promise.all(good.slice(0, ROWS).map((word) => api.searchWords(word, STRIP).catch(() => null)));
-  rows.append(...found.filter((answer) => answer?.hits.length).map((answer, at) => row(good[at], answer.hits)));
+  const found = await Promise.all(good.slice(0, ROWS).map((word) => api.searchWords(word, { k: STRIP }).catch(() => null)));
+  rows.append(...found.flatMap((answer, at) => (answer?.hits.length ? [row(good[at], answer.hits)] : [])));
   const shown = found.flatMap((answer) => answer?.hits ?? []).find(({ thumbnail: picture }) => picture);
   if (shown) sample.append(...pictureAndCode(await api.item(shown.id), info.bits));
 }
@@ -54,10 +54,13 @@ function heading({ items, asks }) {
   return `${count(items, "item")}, found ${ways.join(" or ")}`;
 }
 
-function lead({ items, bits, vocabulary, asks }) {
+const LANGUAGES = { "use-multilingual": " in 16 languages", minilm: " in English" };
+
+function lead({ items, bits, vocabulary, text_encoder, asks }) {
   if (!items) return "This index holds no items. Fill it: dcmh index DATA --model MODEL --out INDEX";
   const code = `Each is kept as a code of ${bits} bits: the fewer differ from the code of a query, the nearer.`;
-  const known = vocabulary ? `The search knows ${count(vocabulary, "word")} and says which of yours it used.` : "";
+  const limited = vocabulary ? `The search knows ${count(vocabulary, "word")} and says which of yours it used.` : "";
+  const known = text_encoder ? `Any words work${LANGUAGES[text_encoder] ?? ""}, whole sentences too.` : limited;
   return `${code} ${known}${asks.image ? " Or drop a picture anywhere." : ""}`;
 }
 

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { differing, drawing, unpack } from "./bits.js";
 import { byId, element, shape } from "./element.js";
+import { PRECISION, why } from "./grid.js";
 
 const dialog = byId("item");
 let asked = 0; // answers to older questions are dropped
@@ -127,7 +128,6 @@ function codes(record, { bits, query, hit }) {
   const ours = unpack(query.code, bits);
   const [modality, theirs] = compared(kept, ours, hit);
   const places = differing(ours, theirs);
-  const share = hit?.precision ?? null;
   return element("section", { class: "codes", "aria-label": "Code" },
     element("p", { class: "differ" }, element("strong", {}, `${places.length} of ${bits} bits differ`),
       ` from the query${places.length ? `: ${places.join(", ")}` : ""}.`),
@@ -136,8 +136,8 @@ function codes(record, { bits, query, hit }) {
       figure(what(modality), theirs, places, `Code of ${what(modality).toLowerCase()}`)),
     element("p", { class: "legend", "aria-hidden": "true" }, square("one"), "1", square("zero"), "0",
       places.length ? [square("one differs"), "differs"] : null),
-    share === null ? null : element("p", { class: "share" },
-      `Of held-out items at distance ${hit.distance}, ${Math.round(100 * share)} % were relevant.`));
+    hit ? element("p", { class: "share" }, why(hit)) : null,
+    (hit?.precision ?? null) === null ? null : element("p", { class: "share" }, `Precision: ${PRECISION}.`));
 }
 
 const square = (kind) => element("i", { class: `bit ${kind}` });

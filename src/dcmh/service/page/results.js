@@ -1,4 +1,4 @@
-// The answer to a query on screen: the grid, the radius on it, the lines around it, and what is said when there is none.
+// The answer to a query on screen: the grid, its limits, the lines around it, and what is said when there is none.
 
 import { href } from "./address.js";
 import * as api from "./api.js";
@@ -6,20 +6,21 @@ import * as asked from "./asked.js";
 import * as connection from "./connection.js";
 import { byId, element } from "./element.js";
 import * as grid from "./grid.js";
+import * as precision from "./precision.js";
 import * as radius from "./radius.js";
 
 const SLOW_MS = 180; // a wait that is worth showing
 const GREY = 12; // tiles that stand for those to come
 
-let found = null; // {key, query, hits, next, searched, took_ms}, or null while nothing is there
+let found = null; // an answer of the service, and its key; null while nothing is there
 let state = null; // what the address says
-let setRadius = null;
+let change = null; // of the address: radius or at_least
 const nearEnd = new IntersectionObserver((seen) => seen.some(({ isIntersecting }) => isIntersecting) && more(), {
   rootMargin: "600px",
 });
 
-export function start({ changeRadius }) {
-  setRadius = changeRadius;
+export function start({ changed }) {
+  change = changed;
   byId("more").addEventListener("click", more);
   nearEnd.observe(byId("more"));
 }
@@ -53,29 +54,36 @@ export async function wait(request, signal, asking) {
   }
 }
 
-/** Show an answer: `by_radius` is the precision measured for such queries, or null. */
-export function present(answer, asking, bits, by_radius) {
+/** Show an answer. `info` is what the service says of itself; `by_radius` is the precision measured for such queries, or null. */
+export function present(answer, asking, info, by_radius) {
   found = answer;
   state = asking;
   byId("radius").hidden = false;
   asked.show(state, found.query);
-  radius.prepare(bits, by_radius);
+  radius.prepare(info.bits, by_radius);
+  radius.show(state.radius);
+  precision.show(state.at_least, info.precision_measured);
   grid.show(found.hits, link);
-  const shown = limit(state);
-  say(shown ? `${count(shown)} results. Nearest is at ${found.hits[0].distance}.` : byId("said").textContent);
+  around();
+  say(found.hits.length ? `${count()} results.` : byId("said").textContent);
 }
 
-/** Apply the radius to what is there, and say what that leaves. */
-export function limit(asking) {
-  state = asking;
-  radius.show(state.radius);
-  const shown = grid.limit(found.hits, state.radius, link);
+/** While the slider moves: hide what is further, of the hits that are there. */
+export function preview(within) {
+  if (found) grid.limit(found.hits, within);
+}
+
+/** The lines around the grid. */
+function around() {
   byId("more").hidden = isWhole();
-  const within = state.radius === null ? "" : `${count(shown)} within ${state.radius} · `;
   const took = `${found.searched.toLocaleString("en")} searched in ${found.took_ms.toFixed(1)} ms`;
-  byId("count").textContent = `${within}${took}`;
-  ending(shown, found.hits[shown]);
-  return shown;
+  byId("count").textContent = limits() ? `${count()}${limits()} · ${took}` : took;
+  ending();
+}
+
+function limits() {
+  const within = state.radius === null ? "" : ` within ${state.radius}`;
+  return state.at_least === null ? within : `${within} with a precision of at least ${state.at_least}`;
 }
 
 export function clear() {
@@ -85,10 +93,10 @@ export function clear() {
 }
 
 /** What the page or the service cannot do, in a sentence, with what to do about it. */
-export function refuse({ message, type = "", hint = "", nearest = [] }) {
+export function refuse({ message, hint = "", nearest = null }) {
   found = null;
   empty();
-  if (type === "query-not-encodable" && state?.kind === "text") {
+  if (nearest && state?.kind === "text") {
     const offers = nearest.map((word) => element("a", { class: "chip", href: href({ ...state, value: word, item: null }) }, word));
     tell(`No word of this query is in the vocabulary${offers.length ? "; nearest:" : "."}`, offers,
       "The search knows the words of its own texts, and no others. Suggestions show them while you type.");
@@ -106,7 +114,7 @@ export async function more() {
     const answer = await api.following(mine.next);
     const known = new Set(mine.hits.map(({ id }) => id)); // the index may have changed in between
     mine.hits.push(...answer.hits.filter(({ id }) => !known.has(id)));
-    mine.next = answer.next;
+    mine.next = answer.hits.length ? answer.next : null; // precision falls from page to page: the next has none either
     lookAgain();
   } catch (error) {
     if (error instanceof api.Later) connection.lost(error, more);
@@ -117,7 +125,7 @@ export async function more() {
   }
   if (mine !== found) return;
   grid.show(mine.hits, link, { append: true });
-  limit(state);
+  around();
 }
 
 /** The observer tells of changes only: an end that is still near after more hits came is seen by observing it anew. */
@@ -128,26 +136,29 @@ function lookAgain() {
 
 const link = (hit) => href({ ...state, item: hit.id });
 
-/** Whether all that the radius allows is there; hits come nearest first. */
+/** Whether there is no more to load. */
 export function isWhole() {
-  return !found.next || (state.radius !== null && found.hits.at(-1)?.distance > state.radius);
+  return !found.next || !found.hits.length;
 }
 
-const count = (shown) => `${shown.toLocaleString("en")}${isWhole() ? "" : " and more"}`;
+const count = () => `${found.hits.length.toLocaleString("en")}${isWhole() ? "" : " and more"}`;
 
 /** The line below the grid, or the sentence instead of it. */
-function ending(shown, beyond) {
+function ending() {
   byId("said").hidden = true;
-  byId("end").hidden = shown === 0 || !isWhole();
-  const at = beyond?.distance;
-  const show = () => element("button", { class: "plain", type: "button", click: () => setRadius(at) }, "show");
-  if (shown === 0) {
-    if (beyond) tell(`Nothing within ${state.radius}; nearest is at ${at}`, [show()]);
-    else tell("There is nothing to find: no item has a code of this kind.", []);
-  } else if (beyond) {
-    byId("end").replaceChildren(`That is all within ${state.radius}; the next is at ${at} `, show());
+  byId("end").hidden = !found.hits.length || !isWhole();
+  byId("end").textContent = `That is all${limits()}.`;
+  if (found.hits.length) return;
+  const { nearest, below } = found;
+  const show = (what, to) => element("button", { class: "plain", type: "button", click: () => change(to) }, what);
+  if (below) {
+    const best = nearest.precision === null ? "That of the best hit was not measured." : `The best hit has ${nearest.precision.toFixed(2)}.`;
+    tell(`Nothing${state.radius === null ? "" : ` within ${state.radius}`} reaches a precision of ${state.at_least}. ${best}`,
+      [show("show all", { at_least: null })]);
+  } else if (nearest) {
+    tell(`Nothing within ${state.radius}; nearest is at ${nearest.distance}`, [show("show", { radius: nearest.distance })]);
   } else {
-    byId("end").replaceChildren("That is all.");
+    tell("There is nothing to find: no item has a code of this kind.", []);
   }
 }
 
@@ -160,7 +171,7 @@ function tell(sentence, doings, hint = "") {
 function empty() {
   asked.clear();
   grid.clear();
-  for (const id of ["radius", "more", "end", "said"]) byId(id).hidden = true;
+  for (const id of ["radius", "sure", "more", "end", "said"]) byId(id).hidden = true;
   byId("count").textContent = "";
 }
 
