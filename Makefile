@@ -38,8 +38,9 @@ browser:
 	    >/dev/null 2>&1 || echo "Chromium could not be installed (apt-get install chromium)"; \
 	fi
 
+# Two processes: one of them runs the tests that need PostgreSQL and Milvus.
 test: check browser
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

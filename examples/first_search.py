@@ -32,14 +32,14 @@ print(f"\nA query that the model has not seen, about: {about}")
 
 with (
     tempfile.TemporaryDirectory() as folder,  # in a folder of your own, dcmh.SearchIndex.open finds it again
-    dcmh.SearchIndex.build(model, split.database, f"{folder}/first.dcmh", report=report) as index,
+    dcmh.SearchIndex.build(model, split.database, f"{folder}/first.dcmh", report=report, split=split) as index,
 ):
     by_words = index.search(text=query.text.values[0], k=4)
     by_picture = index.search(image=query.image.source(0), in_="text", k=4)
     found_by = {f"words ({' '.join(by_words.query.used)}) found pictures": by_words, "picture found words": by_picture}
     for what, hits in found_by.items():
-        print(f"\nIts {what}, of {hits.searched:,}:\n  distance  precision there")
+        print(f"\nIts {what}, of {hits.searched:,}:\n  score  precision of such hits")
         for hit in hits:
             precision = "" if hit.precision is None else f"{hit.precision:.2f}"
             about = ", ".join(hit.labels)
-            print(f"  {hit.distance:2} of {hit.bits}  {precision:9}  {about:10}  {hit.path or hit.text}")
+            print(f"  {hit.score:.2f}  {precision:9}  {about:10}  {hit.path or hit.text}")

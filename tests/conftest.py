@@ -14,6 +14,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "engines"))  # servers.py
 
 
+def pytest_collection_modifyitems(items):
+    """With several processes (-n 2), a file stays in one, and so do all tests that start database servers."""
+    for item in items:
+        servers = "/engines/" in str(item.path) or {"postgres", "milvus"} & set(item.fixturenames)
+        item.add_marker(pytest.mark.xdist_group("servers" if servers else str(item.path)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory):
     """DCMH_HOME is a folder of this session: features are computed once a session."""

@@ -350,9 +350,8 @@ class Catalogue:
         found: list[int] = []
         for start in range(0, len(among), _AT_ONCE):
             part = [int(number) for number in among[start : start + _AT_ONCE]]
-            marks = ",".join("?" * len(part))
-            rows = self._run(f"SELECT id, text, labels FROM items WHERE id IN ({marks})", part)
-            found += [number for number, text, labels in rows if word in _index_words(text, labels).split(" ")]
+            held = f"rowid IN ({','.join('?' * len(part))}) AND instr(' ' || tokens || ' ', ?)"
+            found += [row[0] for row in self._run(f"SELECT rowid FROM words WHERE {held}", (*part, f" {word} "))]
         return np.array(sorted(found), np.int64)
 
     # -- what was skipped -----------------------------------------------------------------------------------------

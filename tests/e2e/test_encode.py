@@ -34,7 +34,7 @@ def test_the_codes_are_those_of_the_model(cli, photos, toy_model, tmp_path, moda
 def test_what_is_skipped_is_listed(cli, photos, toy_model, tmp_path):
     (photos / "002.png").write_bytes(b"no picture")
     with open(photos / "captions.csv", "a") as table:
-        table.write(",xyzzyx,\n")
+        table.write(",😀,\n")
     command = ("encode", "photos", "--model", toy_model, "--json", "--strict")
     answer = cli(*command, "--modality", "image")
     assert answer.code == 3

@@ -31,7 +31,8 @@ def test_new_then_unchanged_then_what_changed(cli, indexed, photos, tmp_path):
     assert "photos: Text from captions.csv for 40 of 40 items.\n" in indexed.err
     assert "Indexing 40 items of photos in photos.dcmh with" in indexed.err
     assert (
-        "Wrote photos.dcmh: 40 items (40 by image, 40 by text), 160 bytes of codes. It knows 264 words" in indexed.err
+        "Wrote photos.dcmh: 40 items (40 by image, 40 by text), 10 kB of codes. Any words find them (text encoder "
+        "use-multilingual)." in indexed.err
     )
     assert "Next: dcmh search photos.dcmh " in indexed.last
     assert left_behind(tmp_path) == ["photos", "photos.dcmh"]
@@ -136,7 +137,22 @@ def test_built_in_data_has_no_files_and_is_indexed_all_the_same(cli, toy_model):
     assert cli("index", "toy").out == "0 new, 0 changed, 0 gone, 200 unchanged.\n"
     hit = json.loads(cli("search", "toy.dcmh", "sunny", "--json").out)["hits"][0]
     assert hit["path"] is None
-    assert hit["precision"] is not None
+    assert hit["score"] is not None
+
+
+def test_without_a_model_the_starter_model_serves(cli, photos, tmp_path):
+    for table in photos.glob("captions.csv"):
+        table.unlink()  # pictures alone
+    answer = cli("index", "photos")
+    assert answer.out == "40 new, 0 changed, 0 gone, 0 unchanged.\n"
+    assert "with the starter model, learned from 12,000 photos of MS-COCO with their captions" in answer.err
+    hits = json.loads(cli("search", "photos.dcmh", "ein Boot auf dem Meer", "--json").out)["hits"]
+    assert len(hits) == 10
+    assert all(hit["precision"] is None and hit["score"] is not None for hit in hits)
+    refused = cli("search", "photos.dcmh", "boat", "--at-least", "0.8")
+    assert (refused.code, refused.out) == (1, "")
+    assert "was not measured for the model of photos.dcmh" in refused.last
+    assert cli("index", "photos").out == "0 new, 0 changed, 0 gone, 40 unchanged.\n"
 
 
 def test_another_model_is_refused_with_the_command_that_rebuilds(cli, indexed, toy_model, tmp_path):
@@ -168,8 +184,9 @@ class TestRefusals:
             ),
             (("photos", "--model", "nothing"), "There is no model nothing. Train one: dcmh train DATA --out nothing"),
             (
-                ("photos",),
-                "There is no index photos.dcmh yet, so a model is needed: --model MODEL, a folder that dcmh train wrote.",
+                ("photos", "--text-encoder", "glove"),
+                "There is no starter model for the text encoder 'glove'; there is one for use-multilingual and minilm. "
+                "Train a model of your own: dcmh train DATA --text-encoder FOLDER",
             ),
             (
                 ("photos", "--model", "MODEL", "--out", "photos"),

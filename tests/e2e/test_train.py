@@ -25,7 +25,7 @@ def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):
         "Learning 16-bit codes with dcmh on cpu from 160 of 200 items of toy (image, text, 264 words, 8 labels); "
         "40 held out as queries, 160 in the database.\n"
     ) in answer.err
-    assert answer.last == "Wrote toy.model. Next: dcmh evaluate toy.model"
+    assert answer.last == "Wrote toy.model. Next: dcmh index toy --model toy.model"
     assert left_behind(tmp_path) == ["toy.model"]
     assert left_behind(tmp_path / "toy.model") == [
         "history.jsonl",

@@ -132,7 +132,7 @@ def test_damaged_weights_are_an_error(fresh, tmp_path, damage):
         weights.write_bytes(weights.read_bytes()[:100_000])
     else:
         weights.write_bytes(b"no weights")
-    with pytest.raises(EncoderError, match="use-multilingual.*Install it again"):
+    with pytest.raises(EncoderError, match=r"use-multilingual.*Install it again"):
         sentences.open_encoder("use-multilingual")
     assert not (tmp_path / "home" / "encoders").exists()
 

@@ -80,7 +80,9 @@ def brute_force(index, data, text):
     return scores, share, scores + rank.WORDS * share, first
 
 
-@pytest.mark.parametrize("text", ["sunny yellow bright", "automobile", "snow", "ein Boot auf dem Meer", "winter and ice"])
+@pytest.mark.parametrize(
+    "text", ["sunny yellow bright", "automobile", "snow", "ein Boot auf dem Meer", "winter and ice"]
+)
 def test_the_order_is_that_of_brute_force(index, text):
     data = load(index.root)
     fine, share, score, first = brute_force(index, data, text)
@@ -183,7 +185,9 @@ def test_any_words_are_answered_and_nothing_is_ignored(index):
 
 @pytest.mark.parametrize("text", ["😀😀", "ሰላም"])
 def test_what_the_encoder_cannot_read(index, text):
-    with pytest.raises(UnknownWords, match=f"use-multilingual cannot read any part of '{text}', and no item's text holds it"):
+    with pytest.raises(
+        UnknownWords, match=f"use-multilingual cannot read any part of '{text}', and no item's text holds it"
+    ):
         index.search(text=text)
 
 
@@ -225,7 +229,8 @@ class TestPrecision:
         best = max(hit.precision for hit in everything if hit.precision is not None)
         good = index.search(text="snow", k=30, at_least=best)
         assert [hit.id for hit in good] == [h.id for h in everything if h.precision is not None and h.precision >= best]
-        assert good.below == 30 - len(good)
+        assert good.below == COUNT - len(good)  # of all that can have a precision
+        assert len(index.search(text="snow", k=1, at_least=0.0)) == 1
         assert len(index.search(text="quantum chromodynamics", k=30, at_least=1.0)) < 30
         for wrong in (-0.1, 1.5, "0.8", True):
             with pytest.raises(ParameterError, match="at_least must be a number from 0 to 1"):
@@ -267,6 +272,7 @@ class TestFineIndex:
         ids, vectors = self.vectors()
         index, query = FineIndex.of(ids, vectors), np.linspace(-1, 1, 8, dtype=np.float32)
         found, scores = index.scores(query)
+        assert (found == ids).all()
         np.testing.assert_allclose(scores, vectors @ query, rtol=1e-5)
         wanted = np.array([ids[3], 1000, ids[0]])
         some = index.scores_of(query, wanted)
@@ -323,9 +329,9 @@ def test_an_index_made_by_another_encoder_is_refused(own):
     record = json.loads(path.read_text())
     record["fine"]["encoder"]["sha256"] = record["modalities"]["text"]["encoder"]["sha256"] = "0" * 64
     path.write_text(json.dumps(record))
-    with SearchIndex.open(own / "photos.dcmh") as index:
-        with pytest.raises(dcmh.errors.ModelMismatch, match="learned with other weights of the text encoder"):
-            index.search(text="snow")
+    other = pytest.raises(dcmh.errors.ModelMismatch, match="learned with other weights of the text encoder")
+    with SearchIndex.open(own / "photos.dcmh") as index, other:
+        index.search(text="snow")
 
 
 def test_words_ask_without_torch(ready):
@@ -341,7 +347,9 @@ def test_words_ask_without_torch(ready):
 def test_the_fine_space_needs_words_for_things():
     rng = np.random.default_rng(0)
     vectors = dcmh.Dataset.from_arrays(
-        image=rng.normal(size=(30, 6)), text=rng.normal(size=(30, 5)), labels=np.eye(3, dtype=np.uint8)[rng.integers(3, size=30)]
+        image=rng.normal(size=(30, 6)),
+        text=rng.normal(size=(30, 5)),
+        labels=np.eye(3, dtype=np.uint8)[rng.integers(3, size=30)],
     )
     assert dcmh.methods.get("cca")(bits=4).fit(vectors).fine_ is None
     named = dcmh.Dataset(vectors.columns, labels=vectors.labels, label_names=["dog", "boat", "tree"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def ask_code(encoders: Encoders, key: bytes, modality: str, indexed: Sequence[st
         fine = encoders.fine.restore(np.frombuffer(key, np.int8, offset=size))
     kind = modality != JOINT and modality in encoders.modalities and encoders.kind(modality) == "text"
     request = Request(key[:size], modality, kind, encoders.as_query(fine))
-    return Query(code=key[:size], key=key), request
+    return Query(code=key[:size], key=key, kind="sentence" if kind else "picture"), request
 
 
 def in_modality(encoders: Encoders, modality: str | None, kind: str) -> str | None:
@@ -148,7 +149,7 @@ def _unknown(text: str, words: TextEncoder, nearest: dict[str, tuple[str, ...]],
         return QueryError("The query is empty. Give some words, or a picture.")
     shown = text if len(text) <= 60 else f"{text[:59]}…"
     if words.encoder is not None:
-        name = words.encoder.name
+        name = os.path.basename(words.encoder.name)
         return UnknownWords(
             f"The text encoder {name} cannot read any part of '{shown}', and no item's text holds it.",
             "Ask in words of a language that it knows.",

@@ -45,8 +45,8 @@ Curve = list[tuple[float, float]]  # scores and precision, both rising
 class Calibration:
     """The precision of hits, as report.json of a model folder has it; empty where nothing was measured."""
 
-    def __init__(self, report: Mapping[str, Any]) -> None:
-        self.by_distance = _by_distance(report)
+    def __init__(self, report: Mapping[str, Any], *, fine: bool = True) -> None:
+        self.by_distance = {} if fine else _by_distance(report)  # distances do not order the hits of a fine space
         held = report.get(HELD) or {}
         self.curves: dict[tuple[str, str, int], Curve] = {
             (kind, context, int(band)): [(float(score), float(share)) for score, share in curve]
@@ -56,12 +56,12 @@ class Calibration:
         }
 
     @classmethod
-    def read(cls, model: Path) -> Calibration:
+    def read(cls, model: Path, *, fine: bool) -> Calibration:
         path = model / model_folder.REPORT
         if not path.is_file():
             return cls({})
         try:
-            return cls(json.loads(path.read_text(encoding="utf-8")))
+            return cls(json.loads(path.read_text(encoding="utf-8")), fine=fine)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(f"{path} is damaged ({error}). Copy the model again.") from error
 

@@ -48,7 +48,7 @@ class SearchIndex:
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
         self._codes = StoredCodes(folder, catalogue, encoders)
-        self.calibration = Calibration.read(folder / place.MODEL)
+        self.calibration = Calibration.read(folder / place.MODEL, fine=encoders.fine is not None)
         self._file = place.identity(folder)
 
     # -- making, opening, closing -----------------------------------------------------------------------------------
@@ -247,23 +247,26 @@ class SearchIndex:
 
     def _answer(self, query: Query, request: Request, began: float, wanted: Wanted, at_least: float | None) -> Hits:
         """The hits of a query. `began`: when, by `time.perf_counter`."""
-        if at_least is not None:
+        k, _ = rank.limits(wanted.k, wanted.radius)
+        first, last = wanted.offset, None if k is None else wanted.offset + k
+        if at_least is not None:  # all that can have a precision, of which some are left out before hits are counted
             self._check_precision(at_least)
-        kinds = self.encoders.kinds
-        texts = [name for name, kind in kinds.items() if kind == "text"]
+            most = None if last is None else max(last, calibration.BANDS[-1])
+            wanted, first = replace(wanted, k=most, offset=0), 0
+        texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
         collection = rank.Collection(self._codes.now(), self._codes.fine, self.catalogue, len(self), texts)
         ranking = rank.search(collection, request, wanted)
         if not request.known and not ranking.found and ranking.searched:
             raise asking.no_answer(self.encoders, query, request)
-        hits = self._hits(ranking.found, query, request, wanted.offset)
+        hits = self._hits(ranking.found, query, request, first)
         nearest = next(iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request)), None)
-        good = hits
+        below = 0
         if at_least is not None:
             good = [hit for hit in hits if hit.precision is not None and hit.precision >= at_least]
+            below, hits = len(hits) - len(good), good[(last or 0) - (k or 0) : last]
         took = 1000 * (time.perf_counter() - began)
-        below = len(hits) - len(good)
         return Hits(
-            tuple(good), query, ranking.searched, took, ranking.radius, nearest, ranking.candidates, at_least, below
+            tuple(hits), query, ranking.searched, took, ranking.radius, nearest, ranking.candidates, at_least, below
         )
 
     def _check_precision(self, at_least: float) -> None:

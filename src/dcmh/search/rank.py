@@ -158,6 +158,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
         keep &= share > 0
     order = _best(ids, np.where(keep, key, -np.inf), None if k is None else k + offset)[offset:]
     order = order[keep[order]]
+    near.pop(wanted.without, None)
     near |= _distances(collection.codes, chosen, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
     found = []
     for row in order:
@@ -166,10 +167,9 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
             distance, modality = near[number]
             found.append(Found(number, distance, modality, float(score[row]), float(fine[row]), words.of(number)))
     beyond = None
-    if not found and radius is not None:
-        beyond = next(
-            iter(_by_distance(collection, request, Wanted(1, None, wanted.in_), chosen, searched).found), None
-        )
+    if not near and radius is not None:
+        nearest = Wanted(1, None, wanted.in_, without=wanted.without)
+        beyond = next(iter(_by_distance(collection, request, nearest, chosen, searched).found), None)
     return Ranking(found, beyond, searched, candidates, radius)
 
 

@@ -234,7 +234,7 @@ class RemoteSearchIndex(SearchIndex):
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
         self._codes = RemoteCodes(catalogue, self.folder / "fine")
-        self.calibration = Calibration.read(encoders.folder)
+        self.calibration = Calibration.read(encoders.folder, fine=encoders.fine is not None)
         self._made = catalogue.about("made")
         self._root: tuple[int, str | None] | None = None  # as of a generation
 
