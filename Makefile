@@ -40,7 +40,7 @@ browser:
 
 # Two processes: one of them runs the tests that need PostgreSQL and Milvus.
 test: check browser
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

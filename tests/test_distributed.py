@@ -26,7 +26,7 @@ def watch(run):
     kept["B"] = run.B.numpy().copy()
     kept["F"], kept["G"] = (side.outputs.numpy().copy() for side in run.sides)
 model._update_codes = watch
-model.fit(data)
+model.fit(data, fine=0)
 kept["weight"] = model.networks_["image"].backbone.conv.weight.detach().numpy()
 kept["last"] = model.networks_["text"].weights[-1].detach().numpy()
 np.savez(f"{sys.argv[1]}/{distributed.world()}-{distributed.rank()}.npz", **kept)

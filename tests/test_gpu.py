@@ -39,7 +39,7 @@ def same(ours, theirs):
 @pytest.mark.parametrize("recipe", ["paper", "stable"])
 def test_a_gpu_learns_what_a_cpu_does(recipe):
     data = photos()
-    gpu, cpu = (trained(device, recipe=recipe, dropout=0.0).fit(data) for device in ("cuda", "cpu"))
+    gpu, cpu = (trained(device, recipe=recipe, dropout=0.0).fit(data, fine=0) for device in ("cuda", "cpu"))
     for name, value in weights(cpu).items():
         assert apart(torch.from_numpy(weights(gpu)[name]), torch.from_numpy(value)) < 0.01, name
     for ours, theirs in zip(gpu.history_, cpu.history_, strict=True):
@@ -49,11 +49,11 @@ def test_a_gpu_learns_what_a_cpu_does(recipe):
 @pytest.mark.parametrize("kept", ["in memory", "nowhere"])
 def test_streamed_pictures_are_those_on_the_gpu(monkeypatch, kept):
     data = photos()
-    resident = weights(trained().fit(data))
+    resident = weights(trained().fit(data, fine=0))
     monkeypatch.setattr(pixels, "PIXELS_ON_GPU", 0)
     if kept == "nowhere":
         monkeypatch.setattr(pixels, "PIXELS_IN_MEMORY", 0)
-    assert same(weights(trained().fit(data)), resident)
+    assert same(weights(trained().fit(data, fine=0)), resident)
 
 
 def test_streamed_batches_arrive_whole_and_in_order(monkeypatch):
@@ -71,18 +71,18 @@ def test_streamed_batches_arrive_whole_and_in_order(monkeypatch):
 def test_a_stopped_run_goes_on_as_if_unbroken(tmp_path):
     data = photos()
     settings = {"recipe": "stable", "hidden": 32, "epochs": 6}
-    unbroken = trained(**settings).fit(data)
+    unbroken = trained(**settings).fit(data, fine=0)
     for _ in range(5):
         with pytest.raises(TrainingStopped):
-            trained(**settings).fit(data, checkpoint=tmp_path / "run.checkpoint", stop=lambda: True)
-    resumed = trained(**settings).fit(data, checkpoint=tmp_path / "run.checkpoint")
+            trained(**settings).fit(data, checkpoint=tmp_path / "run.checkpoint", stop=lambda: True, fine=0)
+    resumed = trained(**settings).fit(data, checkpoint=tmp_path / "run.checkpoint", fine=0)
     for name, value in weights(unbroken).items():
         np.testing.assert_allclose(weights(resumed)[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_codes_made_on_a_cpu_are_those_of_the_gpu(tmp_path):
     data = photos()
-    model = trained(precision="auto").fit(data)
+    model = trained(precision="auto").fit(data, fine=0)
     model.save(tmp_path / "model")
     there = model.encode(image=data["image"])
     loaded = dcmh.load(tmp_path / "model")

@@ -61,7 +61,7 @@ def test_the_image_network_rests_and_then_learns(monkeypatch):
         seen.append((run.epoch, torch.equal(weight, first["conv.weight"]), run.sides[0].features is not None))
 
     monkeypatch.setattr(DCMH, "_update_codes", watch)
-    tuned().fit(data)
+    tuned().fit(data, fine=0)
     assert [same for _, same, _ in seen] == [True] * 5 + [False] * 2  # before the run, and after each iteration
     assert [features for *_, features in seen] == [True] * 5 + [False] * 2
 
@@ -69,12 +69,12 @@ def test_the_image_network_rests_and_then_learns(monkeypatch):
 def test_a_run_stopped_in_either_part_goes_on_as_if_unbroken(tmp_path, monkeypatch):
     monkeypatch.setattr(networks, "backbone", small)
     data = photos()
-    unbroken = tuned().fit(data)
+    unbroken = tuned().fit(data, fine=0)
     checkpoint = tmp_path / "run.checkpoint"
     for _ in range(5):  # stop after every iteration
         with pytest.raises(TrainingStopped):
-            tuned().fit(data, checkpoint=checkpoint, stop=lambda: True)
-    resumed = tuned().fit(data, checkpoint=checkpoint)
+            tuned().fit(data, checkpoint=checkpoint, stop=lambda: True, fine=0)
+    resumed = tuned().fit(data, checkpoint=checkpoint, fine=0)
     for name, value in unbroken._state().items():
         assert np.array_equal(resumed._state()[name], value), name
 
@@ -82,7 +82,7 @@ def test_a_run_stopped_in_either_part_goes_on_as_if_unbroken(tmp_path, monkeypat
 def test_only_later_layers_of_efficientnet_learn():
     network = networks.backbone("efficientnet-lite0")[0]
     before = {name: value.clone() for name, value in network.named_parameters()}
-    model = tuned(epochs=1).fit(photos(16))
+    model = tuned(epochs=1).fit(photos(16), fine=0)
     after = weights_of(model)
     moved = {name for name, value in before.items() if not torch.equal(after[name], value)}
     late = {name for name in before if not name.startswith(("_conv_stem", "_bn0"))}
@@ -102,7 +102,7 @@ def test_rows_without_a_picture_have_no_features(monkeypatch):
     features = Pixels(column, torch.device("cpu")).features(network)
     assert (features[:4] == 0).all()
     assert (features[4:] != 0).any(dim=1).all()
-    tuned(epochs=3).fit(Dataset({"image": column, "text": data["text"]}, labels=data.labels))
+    tuned(epochs=3).fit(Dataset({"image": column, "text": data["text"]}, labels=data.labels), fine=0)
 
 
 def test_batches_that_do_not_divide_are_refused_before_the_run(monkeypatch):
@@ -110,5 +110,5 @@ def test_batches_that_do_not_divide_are_refused_before_the_run(monkeypatch):
     monkeypatch.setattr(distributed, "world", lambda: 5)
     seen = []
     with pytest.raises(ParameterError, match="does not divide among 5 processes"):
-        tuned().fit(photos(), progress=seen.append)
+        tuned().fit(photos(), progress=seen.append, fine=0)
     assert not seen

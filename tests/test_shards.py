@@ -37,7 +37,7 @@ class Told(shards.Shards):
     def _encode(self, shard, progress):
         print(shard, flush=True)
         super()._encode(shard, progress)
-texts = dcmh.Texts([f"sunny {n} yellow" if n % 5 else "xyzzyx" for n in range(1000)])
+texts = dcmh.Texts([f"sunny {n} yellow" if n % 5 else "😀" for n in range(1000)])
 work = Told(folder, Encoders(model), texts, "text")
 work.open()
 work.work(first)

@@ -286,7 +286,7 @@ class TestPrecision:
         best = index.search(text=QUESTION, k=1)[0]
         assert best.precision < 1
         found = checked(client.get("/api/search", params={"text": QUESTION, "k": 5, "at_least": 1}))
-        assert (found["hits"], found["below"]) == ([], 5)
+        assert (found["hits"], found["below"]) == ([], min(50, len(index)))  # of all that can have a precision
         assert (found["nearest"]["id"], found["nearest"]["precision"]) == (best.id, round(best.precision, 4))
 
     @pytest.mark.parametrize("way", ["words", "picture", "similar"])

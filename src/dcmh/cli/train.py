@@ -58,10 +58,10 @@ def train(
     run = run or RunOptions()
     items, method, dcmh = settled(run.config, items, method, dcmh)
     model = options.build(method, dcmh)
-    fine = options.fine_options(method)
     device = device_of(method.device)
     where = source_of(data, items, dcmh)
     whole, words = where.labelled()
+    fine = options.fine_options(method)
     where = dataclasses.replace(where, label_words=words)  # for whoever measures the model later
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)

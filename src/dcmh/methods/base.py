@@ -117,6 +117,8 @@ class Hasher(ABC):
     def _learn_fine(
         self, train: Dataset, inputs: dict[str, Any], dimensions: int, encoder: str | None
     ) -> FineSpace | None:
+        if not dimensions:
+            return None
         views = {name: self.fine_view(name) for name in self.views_}
         seen = {name: inputs[name] if view is self.views_[name] else view(train[name]) for name, view in views.items()}
         name = encoder or getattr(self, "_text_encoder", None) or sentences.DEFAULT
