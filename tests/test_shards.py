@@ -61,7 +61,7 @@ def small(monkeypatch):
 
 
 def texts():
-    return dcmh.Texts([f"sunny {n} yellow" if n % 5 else "xyzzyx" for n in range(1000)])
+    return dcmh.Texts([f"sunny {n} yellow" if n % 5 else "😀" for n in range(1000)])
 
 
 def start(folder, model, first=0):
