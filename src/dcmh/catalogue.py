@@ -244,11 +244,11 @@ class Catalogue:
 
     def remove(self, ids: Iterable[int]) -> None:
         """Remove items with their codes, fine vectors and words."""
-        modalities = self.modalities()
+        modalities, fine = self.modalities(), self._names("fine")
         for item in ids:
             self._run("DELETE FROM items WHERE id = ?", (item,))
             self._run("DELETE FROM words WHERE rowid = ?", (item,))
-            for modality in modalities:
+            for modality in fine:
                 self.set_fine(item, modality, None)
             for modality in modalities:
                 self.set_code(item, modality, None)
@@ -264,8 +264,12 @@ class Catalogue:
 
     def modalities(self) -> list[str]:
         """The modalities in which some item has a code."""
+        return self._names("codes")
+
+    def _names(self, table: str) -> list[str]:
+        """The modalities of a table: one step of its primary key for each."""
         found = [""]
-        while rows := self._run("SELECT min(modality) FROM codes WHERE modality > ?", (found[-1],)):
+        while rows := self._run(f"SELECT min(modality) FROM {table} WHERE modality > ?", (found[-1],)):
             if rows[0][0] is None:
                 break
             found.append(rows[0][0])
@@ -385,7 +389,7 @@ class Catalogue:
             try:
                 self._take_steps()
             except ModelError:
-                if version == 0 or os.access(self.path, os.W_OK):
+                if version == 0 or (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)):
                     raise
             else:
                 version = len(MIGRATIONS)

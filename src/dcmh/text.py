@@ -25,6 +25,9 @@ _HEADER = "# dcmh vocabulary "
 _RUN = re.compile(r"\w+")
 _WORD = re.compile(r"\b\w\w+\b")
 _ACCENT = re.compile("[\u0300-\u036f]")
+_STOPS = dict.fromkeys(
+    [0x964, 0x965, 0xE2F, 0xE3F, 0xE5A, 0xE5B], " "
+)  # of Indian scripts and Thai, among their letters
 _IDEOGRAPH = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _PART = re.compile(rf"[{_IDEOGRAPH}]|(?:(?![{_IDEOGRAPH}])[\w\u0900-\u0dff\u0e00-\u0eff])+")
 
@@ -64,7 +67,7 @@ def index_words(text: str) -> list[str]:
     Chinese and Japanese, which write no spaces, are found by each character. Stop words do not count, unless there is nothing
     else.
     """
-    plain = _ACCENT.sub("", unicodedata.normalize("NFKD", mended(text).casefold()))
+    plain = _ACCENT.sub("", unicodedata.normalize("NFKD", mended(text).casefold()).translate(_STOPS))
     found = [_stem(word) for word in _PART.findall(unicodedata.normalize("NFC", plain))]
     words = list(dict.fromkeys(found))
     return [word for word in words if word not in STOP_WORDS and (len(word) > 1 or word > "z")] or words

@@ -197,3 +197,20 @@ class TestMiniLM:
 
 def test_the_record_is_json(encoder):
     assert json.loads(json.dumps(sentences.record(encoder)))["width"] == 512
+
+
+def test_threads_that_encode_at_once_leave_blas_as_it_was():
+    from threadpoolctl import threadpool_info
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before = threads()
+    first, second = sentences.one_blas_thread(), sentences.one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    assert set(threads()) == {1}
+    first.__exit__(None, None, None)
+    assert set(threads()) == {1}
+    second.__exit__(None, None, None)
+    assert threads() == before

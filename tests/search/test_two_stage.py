@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -214,11 +215,27 @@ class TestPrecision:
     def test_it_is_that_of_the_curve_of_such_hits(self, index):
         curves = index.calibration.curves
         assert {kind for kind, _, _ in curves} == {"word", "sentence", "picture"}
-        for place, hit in enumerate(index.search(text="snow", k=20)):
-            where = "matched" if hit.words else "unmatched"
-            curve = curves.get(("word", where, calibration.band(place)))
-            expected = None if not curve or hit.score < curve[0][0] else np.interp(hit.score, *np.array(curve).T)
-            assert hit.precision == (None if expected is None else pytest.approx(expected))
+        hits = index.search(text="snow", k=COUNT)
+        best = max(hit.fine for hit in hits)
+        shown = 0
+        for place, hit in enumerate(hits):
+            where = (
+                "matched"
+                if hit.words
+                else "unmatched"
+                if index.catalogue.word_counts(["snow"])["snow"] > 10
+                else "bare"
+            )
+            scores, shares = np.array(curves.get(("word", where, calibration.band(place)), [(9, 0)])).T
+            value = hit.score - calibration.BEST * best
+            measured = value >= scores[0] and (hit.words or best >= index.calibration.weakest["word"])
+            assert hit.precision == (pytest.approx(np.interp(value, scores, shares)) if measured else None)
+            shown += hit.precision is not None
+        assert shown
+
+    def test_what_is_weaker_than_all_that_was_measured_has_none(self, index):
+        index.calibration.weakest = {"word": 2.0}
+        assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT) if not hit.words)
 
     def test_hits_past_what_was_measured_have_none(self, index):
         assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT, offset=50))
@@ -356,3 +373,53 @@ def test_the_fine_space_needs_words_for_things():
     found = dcmh.methods.get("cca")(bits=4).fit(named).fine_
     assert found.modalities == ["image", "text"]
     assert fine_space.DEFAULT == 128
+
+
+def test_words_of_a_script_that_the_encoder_lacks_have_codes_where_the_model_learned_them(tmp_path):
+    toy = dcmh.load_dataset("toy")
+    bengali = {chr(ord("a") + i): chr(0x0995 + i) for i in range(26)}
+    texts = ["".join(bengali.get(letter, letter) for letter in text) for text in toy.text.values]
+    data = dcmh.Dataset({"image": toy.image, "text": dcmh.Texts(texts)}, labels=toy.labels, ids=toy.ids, name="bengali")
+    fitted = dcmh.DCMH(bits=16, hidden=8, epochs=1, device="cpu").fit(data)
+    with SearchIndex.build(fitted, data, tmp_path / "bengali.dcmh") as index:
+        assert index.modalities == {"image": 200, "text": 200}
+        assert len(index.search(text=texts[0], in_="image")) == 10
+
+
+def test_pages_within_a_radius_and_above_a_precision_differ(index):
+    everything = [hit.id for hit in index.search(text="snow", radius=16, at_least=0.0)]
+    rest = [hit.id for hit in index.search(text="snow", radius=16, at_least=0.0, offset=3)]
+    assert rest == everything[3:]
+    for wrong in ("1", -1, True):
+        with pytest.raises(ParameterError, match="offset must be a whole number"):
+            index.search(text="snow", offset=wrong, at_least=0.0)
+
+
+def test_a_query_that_only_words_answer_keeps_to_its_radius(own):
+    with SearchIndex.open(own / "photos.dcmh") as index:
+        (added,) = index.add([own / "photos" / "003.png"], text=["ሰላም ዓለም"], ids=["amharic"])
+        distance = index.search(text="ሰላም")[0].distance
+        assert [hit.id for hit in index.search(text="ሰላም", radius=distance)] == [added]
+        assert len(index.search(text="ሰላም", radius=distance - 1)) == 0
+
+
+def test_searches_see_whole_answers_while_items_change(own):
+    with SearchIndex.open(own / "photos.dcmh") as index:
+        stop, short = threading.Event(), []
+
+        def search():
+            while not stop.is_set():
+                found = len(index.search(text="snow"))
+                if found != 10:
+                    short.append(found)
+
+        readers = [threading.Thread(target=search) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        for turn in range(8):
+            index.add([own / "photos" / "003.png"], text=[f"snow number {turn}"], ids=["changed"])
+            index.remove([index.catalogue.find("changed").id])
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert short == []

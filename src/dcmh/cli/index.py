@@ -79,7 +79,10 @@ def index(
     model = _model(where, model, rebuild=rebuild)
     items = load(data, text, model)
     place = where or Path(f"{items.name or 'data'}.dcmh")
-    model = model or _model(place, None, rebuild=rebuild) or starter.folder(text_encoder)
+    model = model or _model(place, None, rebuild=rebuild)
+    if model is not None and text_encoder is not None:
+        raise ParameterError(f"--text-encoder chooses a starter model, but {model} is the model here. Leave it out.")
+    model = model or starter.folder(text_encoder)
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     _say_unread(items, data, text, model)
@@ -249,8 +252,9 @@ def _summary(found: SearchIndex, out: Place) -> str:
     counts = ", ".join(f"{count:,} by {name}" for name, count in found.modalities.items())
     words = found.encoders.words
     asked, known = "photo.jpg", ""
-    if words is not None and words.encoder is not None:
-        asked, known = "dog on the beach", f" Any words find them (text encoder {words.encoder.name})."
+    meaning = fine.encoder if fine is not None else None if words is None else words.encoder
+    if words is not None and meaning is not None:
+        asked, known = "dog on the beach", f" Any words find them (text encoder {meaning.name})."
     elif words is not None:
         asked = " ".join(words.bag.words_[:2])
         known = f" It knows {len(words.bag):,} words; others in a query are ignored."

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import EncoderError, MissingExtra, ModelMismatch, ParameterError
+from dcmh.errors import DataError, EncoderError, MissingExtra, ModelMismatch, ParameterError
 from dcmh.util.cache import VectorStore
 
 DEFAULT = "use-multilingual"
@@ -94,11 +94,14 @@ def encode(encoder: SentenceEncoder, texts: Sequence[str]) -> NDArray[np.float32
     if len(missing) >= KEPT:
         store = VectorStore("sentences", f"{encoder.name.rpartition(os.sep)[2]}-{encoder.sha256[:16]}")
         keys = {text: _key(text) for text in missing}
-        kept = store.get(list(keys.values()))
+        kept: dict[bytes, NDArray[np.float32]] = {}
+        with contextlib.suppress(DataError):  # it is only a cache
+            kept = store.get(list(keys.values()))
         known |= {text: kept[key] for text, key in keys.items() if key in kept}
         fresh = [text for text in missing if text not in known]
         known |= dict(zip(fresh, _encode(fresh, encoder), strict=True))
-        store.put([(keys[text], known[text]) for text in fresh])
+        with contextlib.suppress(DataError):
+            store.put([(keys[text], known[text]) for text in fresh])
     else:
         known |= dict(zip(missing, _encode(missing, encoder), strict=True))
         room = recent if len(recent) + len(missing) <= REMEMBERED else {}
@@ -121,18 +124,36 @@ def _encode(texts: Sequence[str], encoder: SentenceEncoder) -> Iterator[NDArray[
                 yield from vectors
 
 
-@contextlib.contextmanager
-def one_blas_thread() -> Iterator[None]:
+class _OneThread:
+    """Counts who is inside, so that the last to leave restores what the first found."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._controller: Any = None
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        from threadpoolctl import ThreadpoolController
+
+        with self._lock:
+            if not self._inside:
+                self._controller = self._controller or ThreadpoolController()
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._limit.restore_original_limits()
+
+
+_one_thread = _OneThread()
+
+
+def one_blas_thread() -> _OneThread:
     """NumPy's products on one thread: a sentence's are so small that threads wait for each other longer than they work."""
-    with _blas().limit(limits=1, user_api="blas"):
-        yield
-
-
-@functools.cache
-def _blas() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
+    return _one_thread
 
 
 def _key(text: str) -> bytes:

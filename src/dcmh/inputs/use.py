@@ -12,6 +12,7 @@ batch, down to the last digit: codes are compared bit by bit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import json
@@ -70,6 +71,7 @@ class UseMultilingual:
         self._longest = max(map(len, pieces))
         self._unknown_score = min(self._scores) - 10.0
         self._arrays = arrays
+        self._remembered = functools.lru_cache(maxsize=1024)(self._cut)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors (n, 512) of some texts; the vector of a text does not depend on the others."""
@@ -80,6 +82,10 @@ class UseMultilingual:
         return any(piece != UNKNOWN and piece != self._ids[SPACE] for piece in self.pieces(text))
 
     def pieces(self, text: str) -> list[int]:
+        """The ids of the likeliest word pieces of a text; the last ones are remembered."""
+        return self._remembered(text)
+
+    def _cut(self, text: str) -> list[int]:
         """The ids of the likeliest word pieces of a text: the best path through all that fit, by Viterbi's algorithm."""
         text = _normalised(text[:LONGEST])
         if not text:

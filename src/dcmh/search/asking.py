@@ -52,16 +52,16 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Ask
     found = index_words(text)
     meaning = words.encoder or (encoders.fine.encoder if encoders.fine is not None else None)
     used, ignored = words.bag.used_and_ignored(text)
-    known = bool(used)
-    if meaning is not None:
-        known = meaning.knows(text)
-        used, ignored = ([*used, *ignored], []) if known else ([], [*used, *ignored])
+    read = meaning is not None and meaning.knows(text)  # a script that the encoder lacks may still be in the vocabulary
+    known = bool(used) or read
+    if read:
+        used, ignored = [*used, *ignored], []
     if not known and not found:
         raise _unknown(text, words, {}, encoders.folder / f"{modality}.vocabulary.txt")
     nearest = {} if known and not ignored else _nearest(words.bag, ignored)
     code = words.encode([text])[0].tobytes()
     fine = None
-    if encoders.fine is not None and known:
+    if encoders.fine is not None and read:
         fine = encoders.fine.of_texts([text])[0]
     kind = "word" if len(found) <= WORD else "sentence"
     query = Query(text, None, tuple(used), tuple(ignored), nearest, code, encoders.key(code, fine), kind)

@@ -4,8 +4,10 @@
 relevant. Queries of different kinds are kept apart: a word (the name of a label; relevant is what carries it), a sentence and a
 picture (those of held-out items; relevant is what shares a label with them). So are hits whose text holds a word of the query,
 those whose text holds none, and those without a text; and the first ten hits and later ones, as a score that is good for the
-first place of one query may be the fortieth of another. Within each, precision as a function of the score is the monotone curve
-of least squares. Hits after the fiftieth have no measured precision.
+first place of one query may be the fortieth of another. Within each, precision is the monotone curve of least squares over the
+score less BEST times the best fine score of the query, since uncommon words score lower throughout. A query whose best fine score
+is lower than that of nearly all measured ones has no measured precision: what it asks for may not be there at all. Nor have hits
+after the fiftieth.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods import folder as model_folder
 from dcmh.search import rank
-from dcmh.search.rank import Collection, Found, Request, Wanted
+from dcmh.search.rank import Collection, Found, Ranking, Request, Wanted
 from dcmh.text import index_words
 
 if TYPE_CHECKING:
@@ -35,11 +37,15 @@ FEWEST = 20  # hits, or pairs at a distance: with fewer, precision is not measur
 BANDS = (10, 50)  # hits up to the tenth, and up to the fiftieth
 QUERIES = 1000  # sentences and pictures, at most
 ITEMS = 10_000  # held-out items that are searched, at most
+ENOUGH = 500  # from twice as many on, half of them are searched as well
 POINTS = 40  # hits for each point of a curve, at least
 STEPS = 25  # points of a curve, at most
+BEST = 0.75
+WEAKEST = 0.05  # share of the measured queries that are weaker than what counts as measured
 HELD = "held_out"  # the entry of report.json
 
 Curve = list[tuple[float, float]]  # scores and precision, both rising
+Measured = dict[tuple[str, str, int], list[tuple[float, bool]]]  # (kind, context, band) to score and relevance
 
 
 class Calibration:
@@ -54,6 +60,7 @@ class Calibration:
             for context, bands in contexts.items()
             for band, curve in bands.items()
         }
+        self.weakest = {str(kind): float(score) for kind, score in held.get("weakest", {}).items()}
 
     @classmethod
     def read(cls, model: Path, *, fine: bool) -> Calibration:
@@ -70,15 +77,18 @@ class Calibration:
         """Whether any hit can have a precision."""
         return bool(self.curves or self.by_distance)
 
-    def precision(self, found: Found, place: int, kind: str, asked: str, *, has_text: bool) -> float | None:
+    def precision(
+        self, found: Found, place: int, kind: str, asked: str, ranking: Ranking, *, has_text: bool
+    ) -> float | None:
         """Of a hit at a place, from 0, for a query of a kind, asked in a modality; None where it was not measured."""
         if found.score is None:
             return self.by_distance.get((asked, found.modality), {}).get(found.distance)
-        curve = self.curves.get((kind, context(found, has_text=has_text), band(place) or 0))
-        if not curve or found.score < curve[0][0]:
+        curve = self.curves.get((kind, context(found, ranking, has_text=has_text), band(place) or 0))
+        if not curve or ranking.best is None or (ranking.best < self.weakest.get(kind, -1) and not found.words):
             return None
         scores, shares = np.array(curve).T
-        return float(np.interp(found.score, scores, shares))
+        value = found.score - BEST * ranking.best
+        return float(np.interp(value, scores, shares)) if value >= scores[0] else None
 
 
 def band(place: int) -> int | None:
@@ -86,9 +96,12 @@ def band(place: int) -> int | None:
     return next((last for last in BANDS if place < last), None)
 
 
-def context(found: Found, *, has_text: bool) -> str:
-    """What is known of a hit beside its picture: a word of the query in its text, another text, or none."""
-    return "matched" if found.words else "unmatched" if has_text else "bare"
+def context(found: Found, ranking: Ranking, *, has_text: bool) -> str:
+    """What is known of a hit beside its picture: a word of the query in its text, another text, or none.
+
+    A text without the word says nothing where hardly any text holds it.
+    """
+    return "matched" if found.words else "unmatched" if has_text and ranking.common else "bare"
 
 
 def _by_distance(report: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, float]]:
@@ -119,23 +132,36 @@ def measure(model: Hasher, split: Split) -> dict[str, Any] | None:
     unseen = np.flatnonzero(~np.isin(split.database.ids, split.train.ids))
     text = next((name for name in model.modalities if model.views_[name].kind == "text"), None)
     parts = [split.query, *([split.database.take(unseen)] if len(unseen) else [])]
-    searched = _Searched(model, parts, picture, text)
-    if len(searched) < FEWEST:
+    items = sum(len(part) for part in parts)
+    if items < FEWEST:
         return None
-    hits: dict[tuple[str, str, int], list[tuple[float, bool]]] = {}
-    for kind, request, relevant, own in searched.requests():
-        for with_texts in (False, True) if text is not None else (False,):
-            wanted = Wanted(BANDS[-1], without=own)
-            for place, one in enumerate(rank.search(searched.collection(texts=with_texts), request, wanted).found):
-                where = context(one, has_text=with_texts and bool(searched.texts[one.id - 1]))
-                seen = hits.setdefault((kind, where, band(place) or 0), [])
-                seen.append((one.score or 0.0, bool(relevant[one.id - 1])))
+    halves = [part.take(slice(None, None, 2)) for part in parts] if items >= 2 * ENOUGH else None
+    hits: Measured = {}
+    best: dict[str, list[float]] = {}
+    for some in (parts, halves):  # the tenth hit of many items is better than that of few
+        if some is not None:
+            _collect(_Searched(model, some, picture, text), hits, best)
     curves: dict[str, dict[str, dict[str, Curve]]] = {}
     for (kind, where, last), seen in hits.items():
         if len(seen) >= FEWEST:
             curves.setdefault(kind, {}).setdefault(where, {})[str(last)] = curve_of(seen)
     counts = {kind: sum(len(seen) for (name, _, _), seen in hits.items() if name == kind) for kind in curves}
-    return {"items": len(searched), "hits": counts, "curves": curves} if curves else None
+    weakest = {kind: round(float(np.quantile(scores, WEAKEST)), 4) for kind, scores in best.items() if kind in curves}
+    return {"items": min(items, ITEMS), "hits": counts, "weakest": weakest, "curves": curves} if curves else None
+
+
+def _collect(searched: _Searched, hits: Measured, best: dict[str, list[float]]) -> None:
+    """Note score and relevance of the first hits of all requests, by kind, context and band; and the best fine scores."""
+    for kind, request, relevant, own in searched.requests():
+        for with_texts in (False, True) if searched.text is not None else (False,):
+            ranking = rank.search(searched.collection(texts=with_texts), request, Wanted(BANDS[-1], without=own))
+            if ranking.best is None:
+                continue
+            best.setdefault(kind, []).append(ranking.best)
+            for place, one in enumerate(ranking.found):
+                where = context(one, ranking, has_text=with_texts and bool(searched.texts[one.id - 1]))
+                seen = hits.setdefault((kind, where, band(place) or 0), [])
+                seen.append(((one.score or 0.0) - BEST * ranking.best, bool(relevant[one.id - 1])))
 
 
 class _Searched:

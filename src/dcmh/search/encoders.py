@@ -305,6 +305,7 @@ def text_outputs(words: TextEncoder, texts: Iterable[str | None]) -> list[NDArra
 
 def _known(words: TextEncoder, texts: Iterable[str | None]) -> list[str | None]:
     def is_known(text: str) -> bool:
-        return words.encoder.knows(text) if words.encoder is not None else bool(words.bag.used_and_ignored(text)[0])
+        read = words.encoder is not None and words.encoder.knows(text)
+        return read or bool(words.bag.used_and_ignored(text)[0])
 
     return [text if text is not None and is_known(text) else None for text in texts]

@@ -248,7 +248,8 @@ class SearchIndex:
     def _answer(self, query: Query, request: Request, began: float, wanted: Wanted, at_least: float | None) -> Hits:
         """The hits of a query. `began`: when, by `time.perf_counter`."""
         k, _ = rank.limits(wanted.k, wanted.radius)
-        first, last = wanted.offset, None if k is None else wanted.offset + k
+        offset = first = rank.whole_number("offset", wanted.offset, 0) or 0
+        last = None if k is None else offset + k
         if at_least is not None:  # all that can have a precision, of which some are left out before hits are counted
             self._check_precision(at_least)
             most = None if last is None else max(last, calibration.BANDS[-1])
@@ -256,14 +257,16 @@ class SearchIndex:
         texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
         collection = rank.Collection(self._codes.now(), self._codes.fine, self.catalogue, len(self), texts)
         ranking = rank.search(collection, request, wanted)
-        if not request.known and not ranking.found and ranking.searched:
+        if not request.known and not ranking.found and wanted.radius is None:
             raise asking.no_answer(self.encoders, query, request)
-        hits = self._hits(ranking.found, query, request, first)
-        nearest = next(iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request)), None)
+        hits = self._hits(ranking.found, query, request, ranking, first)
+        nearest = next(
+            iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request, ranking)), None
+        )
         below = 0
         if at_least is not None:
             good = [hit for hit in hits if hit.precision is not None and hit.precision >= at_least]
-            below, hits = len(hits) - len(good), good[(last or 0) - (k or 0) : last]
+            below, hits = len(hits) - len(good), good[offset:last]
         took = 1000 * (time.perf_counter() - began)
         return Hits(
             tuple(hits), query, ranking.searched, took, ranking.radius, nearest, ranking.candidates, at_least, below
@@ -278,7 +281,9 @@ class SearchIndex:
                 "Train a model on items of this collection: dcmh train measures it."
             )
 
-    def _hits(self, found: Sequence[Found], query: Query, request: Request, first: int = 0) -> list[Hit]:
+    def _hits(
+        self, found: Sequence[Found], query: Query, request: Request, ranking: rank.Ranking, first: int = 0
+    ) -> list[Hit]:
         items = self.catalogue.get([one.id for one in found])
         root = self.root if found else None
         hits = []
@@ -286,7 +291,9 @@ class SearchIndex:
             item = items.get(one.id)
             if item is not None:  # None: removed by another process since this one opened the index
                 has_text = bool(item.text or item.labels)
-                precision = self.calibration.precision(one, position, query.kind, request.modality, has_text=has_text)
+                precision = self.calibration.precision(
+                    one, position, query.kind, request.modality, ranking, has_text=has_text
+                )
                 path = place.path_of(self.folder, item, root)
                 why = (one.modality, item.name, one.score, one.fine, one.words)
                 hits.append(Hit(one.id, one.distance, self.bits, precision, item.text, path, item.labels, *why))

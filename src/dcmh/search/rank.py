@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dcmh.data.dataset import JOINT
 from dcmh.errors import ParameterError
 from dcmh.index import HammingIndex, Index
 from dcmh.index.remote import ALONE
@@ -37,6 +38,7 @@ RATIO = 0.7
 WORDS = 1.0
 FEW = 10
 FIRST = 10  # more than any score
+SPARE = 10  # hits more than asked for, in case that some are removed while they are searched
 DEFAULT_K = 10
 
 Codes = Mapping[str, Index]
@@ -111,6 +113,8 @@ class Ranking:
     searched: int  # items
     candidates: int | None  # that were scored, where not all were
     radius: int | None
+    best: float | None = None  # the highest fine score of all
+    common: bool = False  # whether some word of the request is held by more than FEW items
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ class Collection:
 def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     """The first hits of a request."""
     k, radius = limits(wanted.k, wanted.radius)
-    offset = _whole("offset", wanted.offset, 0) or 0
+    offset = whole_number("offset", wanted.offset, 0) or 0
     chosen = parts(collection.codes, request, wanted.in_, collection.items)
     whole = len(chosen) != 1 or chosen[0][1] is not None
     searched = collection.items if whole else len(collection.codes[chosen[0][0]])
@@ -140,23 +144,20 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     if radius is not None:
         near = _find(collection.codes, chosen, request, None, radius)
         among = np.array(sorted(near), np.int64)
-    elif not request.known:
-        among = np.empty(0, np.int64)
     elif collection.items > EVERYTHING:
         near = _find(collection.codes, chosen, request, max(CANDIDATES, 2 * ((k or 0) + offset)), None)
         among = np.array(sorted(near), np.int64)
     words = _Words(collection, request, wanted, among)
     if among is not None and radius is None:
         among = np.union1d(among, words.rare)
-        candidates = len(among) if request.known else None
-    ids, fine = _fine(collection, request, scored, among)
+        candidates = len(among)
+    ids, fine = _fine(collection, request, scored, among, words.rare)
     share = words.share(ids)
     score = fine + WORDS * share
     key = score if words.few is None else np.where(np.isin(ids, words.few), score + FIRST, score)
     keep = ids != wanted.without if wanted.without else np.ones(len(ids), bool)
-    if not request.known:
-        keep &= share > 0
-    order = _best(ids, np.where(keep, key, -np.inf), None if k is None else k + offset)[offset:]
+    last = None if k is None else k + offset
+    order = _best(ids, np.where(keep, key, -np.inf), None if last is None else last + SPARE)
     order = order[keep[order]]
     near.pop(wanted.without, None)
     near |= _distances(collection.codes, chosen, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
@@ -166,11 +167,13 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
         if number in near:
             distance, modality = near[number]
             found.append(Found(number, distance, modality, float(score[row]), float(fine[row]), words.of(number)))
+    found = found[offset:last]
     beyond = None
     if not near and radius is not None:
         nearest = Wanted(1, None, wanted.in_, without=wanted.without)
         beyond = next(iter(_by_distance(collection, request, nearest, chosen, searched).found), None)
-    return Ranking(found, beyond, searched, candidates, radius)
+    best = float(fine[keep].max()) if keep.any() else None
+    return Ranking(found, beyond, searched, candidates, radius, best, words.common)
 
 
 def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> list[str]:
@@ -180,12 +183,14 @@ def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> l
     return there if request.fine is not None and there else []
 
 
-def _fine(collection: Collection, request: Request, names: list[str], among: Ids | None) -> tuple[Ids, Scores]:
-    """Ids and fine scores: of the items among some, or of all."""
+def _fine(
+    collection: Collection, request: Request, names: list[str], among: Ids | None, held: Ids
+) -> tuple[Ids, Scores]:
+    """Ids and fine scores: of the items among some; or of all, and of those that hold a word."""
     assert request.fine is not None
     if among is None:
         every = {name: collection.fine[name].scores(request.fine) for name in names}
-        ids = _union([found for found, _ in every.values()])
+        ids = _union([*(found for found, _ in every.values()), held])
         columns = {name: _spread(ids, *found) for name, found in every.items()}
     else:
         ids = among
@@ -201,10 +206,21 @@ def _fine(collection: Collection, request: Request, names: list[str], among: Ids
 
 
 def _union(lists: list[Ids]) -> Ids:
-    first = lists[0]
-    if all(len(one) == len(first) and np.array_equal(one, first) for one in lists[1:]):
-        return first
-    return np.unique(np.concatenate(lists))
+    """All ids of some ascending lists, ascending."""
+    longest = max(lists, key=len)
+    others = [one for one in lists if one is not longest and not _holds(longest, one).all()]
+    if not others:
+        return longest
+    joined = np.sort(np.concatenate([longest, *others]), kind="stable")  # sorted runs: a merge
+    return np.asarray(joined[np.append(True, joined[1:] != joined[:-1])])
+
+
+def _holds(ids: Ids, wanted: Ids) -> NDArray[np.bool_]:
+    """Which of some ids are in an ascending list."""
+    rows = np.searchsorted(ids, wanted)
+    there = rows < len(ids)
+    there[there] = ids[rows[there]] == wanted[there]
+    return np.asarray(there)
 
 
 def _spread(ids: Ids, found: Ids, scores: Scores) -> Scores:
@@ -226,6 +242,7 @@ class _Words:
     among: Ids | None
     rare: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # items that hold a rare word
     few: Ids | None = None  # the items that hold all words, where they are few
+    common: bool = False  # whether some word is held by more than FEW items
     _weights: dict[str, float] = field(default_factory=dict)
     _holders: dict[str, Ids] = field(default_factory=dict)
 
@@ -236,13 +253,14 @@ class _Words:
         counts = {word: min(count, COMMON) for word, count in index.word_counts(words).items()}
         if not any(counts.values()):
             return
+        self.common = max(counts.values()) > FEW
         rarity = {word: math.log(max(self.collection.items, 1) / max(count, 1)) + 0.1 for word, count in counts.items()}
         self._weights = {word: weight / sum(rarity.values()) for word, weight in rarity.items()}
         for word, count in counts.items():
             if self.among is None or (0 < count < COMMON):
                 self._holders[word] = index.with_word(word) if count else np.empty(0, np.int64)
-        if self.wanted.radius is None and self._holders:
-            self.rare = _union_of(list(self._holders.values()))
+        if self._holders:
+            self.rare = _union(list(self._holders.values()))
         for word in counts:
             if word not in self._holders:
                 everyone = [] if self.among is None else np.union1d(self.among, self.rare).tolist()
@@ -255,16 +273,14 @@ class _Words:
 
     def _count(self) -> bool:
         """Whether words count: for texts, unless only pictures are searched."""
-        return self.request.is_text and (self.wanted.in_ is None or self.wanted.in_ in self.collection.text)
+        return self.request.is_text and self.wanted.in_ in (None, JOINT, *self.collection.text)
 
     def share(self, ids: Ids) -> Scores:
         """The share of the words, by rarity, that each item holds."""
         share = np.zeros(len(ids), np.float32)
         for word, holders in self._holders.items():
-            rows = np.searchsorted(ids, holders)
-            there = rows < len(ids)
-            there[there] = ids[rows[there]] == holders[there]
-            share[rows[there]] += self._weights[word]
+            there = holders[_holds(ids, holders)]
+            share[np.searchsorted(ids, there)] += self._weights[word]
         return share
 
     def of(self, item: int) -> tuple[str, ...]:
@@ -275,10 +291,6 @@ class _Words:
             if row < len(holders) and holders[row] == item:
                 found.append(word)
         return tuple(found)
-
-
-def _union_of(lists: list[Ids]) -> Ids:
-    return lists[0] if len(lists) == 1 else np.unique(np.concatenate(lists))
 
 
 def _best(ids: Ids, score: Scores, k: int | None) -> NDArray[np.intp]:
@@ -307,6 +319,7 @@ def _by_distance(
         words = _Words(collection, request, wanted, None)
         held = {number: words.of(number) for number in words.rare.tolist()}
         near = _distances(collection.codes, chosen, request, list(held))
+        near = {item: found for item, found in near.items() if radius is None or found[0] <= radius}
     near.pop(wanted.without, None)
     order = sorted(near, key=lambda item: (-len(held.get(item, ())), near[item][0], item))[:k][wanted.offset :]
     beyond = None
@@ -323,7 +336,7 @@ def limits(k: int | None, radius: int | None) -> tuple[int | None, int | None]:
     """k and radius, checked: 10 hits where neither is given."""
     if k is None and radius is None:
         k = DEFAULT_K
-    return _whole("k", k, 1), _whole("radius", radius, 0)
+    return whole_number("k", k, 1), whole_number("radius", radius, 0)
 
 
 def parts(codes: Codes, request: Request, in_: str | None, items: int) -> list[Part]:
@@ -354,8 +367,10 @@ def _alone(codes: Codes, asked: str, others: list[str]) -> Ids | str:
     """The items that have a code in no other modality: their ids, or the word for them that a server knows."""
     if not isinstance(codes[asked], HammingIndex):
         return ALONE
-    seen = np.unique(np.concatenate([codes[name].ids for name in others]))
-    return np.setdiff1d(codes[asked].ids, seen, assume_unique=True)
+    only = np.sort(codes[asked].ids, kind="stable")
+    for name in others:
+        only = only[~_holds(np.sort(codes[name].ids, kind="stable"), only)]
+    return only
 
 
 def _find(codes: Codes, chosen: list[Part], request: Request, k: int | None, radius: int | None) -> Near:
@@ -394,7 +409,7 @@ def _nearest_first(near: Near) -> list[int]:
     return sorted(near, key=lambda item: (near[item][0], item))
 
 
-def _whole(name: str, value: Any, least: int) -> int | None:
+def whole_number(name: str, value: Any, least: int) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:

@@ -90,8 +90,8 @@ class StoredCodes(Mapping[str, HammingIndex]):
                 if index_before is not None:
                     fine[modality] = index_before
             index = indexes.setdefault(modality, HammingIndex(self.bits))
-            if index.remove(fresh, missing_ok=True):  # a changed item keeps its place among its elders
-                indexes[modality] = self._from_catalogue(modality)
+            if any(number in index for number in fresh):  # a changed item keeps its place among its elders
+                indexes[modality] = self._from_catalogue(modality)  # and who searches now keeps the older codes
                 continue
             rows = [(number, self.catalogue.codes_of(number, [modality]).get(modality)) for number in fresh]
             there = [(number, np.frombuffer(code, np.uint8)) for number, code in rows if code is not None]
@@ -102,11 +102,11 @@ class StoredCodes(Mapping[str, HammingIndex]):
         self.item_count, self.generation = len(self.catalogue), self.catalogue.generation
 
     def remove(self, ids: list[int]) -> None:
-        """Forget items that the catalogue no longer has."""
+        """Forget items that the catalogue no longer has: fine vectors first, as they are looked up by code later."""
+        self._fine = {name: index.without(np.array(ids, np.int64)) for name, index in self._fine.items()}
         for index in self._indexes.values():
             index.remove(ids, missing_ok=True)
         self._indexes = {name: index for name, index in self._indexes.items() if len(index)}
-        self._fine = {name: index.without(np.array(ids, np.int64)) for name, index in self._fine.items()}
         self.item_count, self.generation = len(self.catalogue), self.catalogue.generation
 
     def save(self) -> None:

@@ -295,7 +295,11 @@ class Update:
                 entries.append(entry)
         if not entries:
             return
-        text_codes, text_fine = self._text_codes(entries), self._text_fine(entries)
+        text_codes: list[bytes | None] = []
+        text_fine: list[bytes | None] = []
+        for start in range(0, len(entries), ENTRIES):  # code and fine vector of a text ask for the same sentence vector
+            text_codes += self._text_codes(entries[start : start + ENTRIES])
+            text_fine += self._text_fine(entries[start : start + ENTRIES])
         with self.catalogue.writing():
             if not self.partial:
                 self.catalogue.note(UPDATE, UNFINISHED)
