@@ -40,7 +40,7 @@ ITEMS = 10_000  # held-out items that are searched, at most
 ENOUGH = 500  # from twice as many on, half of them are searched as well
 POINTS = 40  # hits for each point of a curve, at least
 STEPS = 25  # points of a curve, at most
-BEST = 0.75
+BEST = 0.25
 WEAKEST = 0.05  # share of the measured queries that are weaker than what counts as measured
 HELD = "held_out"  # the entry of report.json
 
