@@ -71,7 +71,7 @@ class UseMultilingual:
         self._longest = max(map(len, pieces))
         self._unknown_score = min(self._scores) - 10.0
         self._arrays = arrays
-        self._remembered = functools.lru_cache(maxsize=1024)(self._cut)
+        self._of_word = functools.lru_cache(maxsize=1 << 16)(self._cut)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors (n, 512) of some texts; the vector of a text does not depend on the others."""
@@ -82,31 +82,31 @@ class UseMultilingual:
         return any(piece != UNKNOWN and piece != self._ids[SPACE] for piece in self.pieces(text))
 
     def pieces(self, text: str) -> list[int]:
-        """The ids of the likeliest word pieces of a text; the last ones are remembered."""
-        return self._remembered(text)
-
-    def _cut(self, text: str) -> list[int]:
-        """The ids of the likeliest word pieces of a text: the best path through all that fit, by Viterbi's algorithm."""
+        """The ids of the likeliest word pieces of a text. No piece reaches across words, and words come again and again."""
         text = _normalised(text[:LONGEST])
         if not text:
             return [UNKNOWN]
-        best = [0.0] + [-np.inf] * len(text)  # the log-likelihood of the text up to here
-        last: list[tuple[int, int]] = [(0, 0)] * (len(text) + 1)  # where the last piece begins, and its id
+        return [piece for word in text[1:].split(SPACE) for piece in self._of_word(SPACE + word)]
+
+    def _cut(self, word: str) -> tuple[int, ...]:
+        """The best path through all pieces that fit, by Viterbi's algorithm."""
+        best = [0.0] + [-np.inf] * len(word)  # the log-likelihood of the word up to here
+        last: list[tuple[int, int]] = [(0, 0)] * (len(word) + 1)  # where the last piece begins, and its id
         ids, scores = self._ids, self._scores
-        for start in range(len(text)):
+        for start in range(len(word)):
             here = best[start]
-            if text[start] not in ids and here + self._unknown_score > best[start + 1]:
+            if word[start] not in ids and here + self._unknown_score > best[start + 1]:
                 best[start + 1], last[start + 1] = here + self._unknown_score, (start, UNKNOWN)
-            for stop in range(start + 1, min(start + self._longest, len(text)) + 1):
-                number = ids.get(text[start:stop])
+            for stop in range(start + 1, min(start + self._longest, len(word)) + 1):
+                number = ids.get(word[start:stop])
                 if number is not None and here + scores[number] > best[stop]:
                     best[stop], last[stop] = here + scores[number], (start, number)
         found = []
-        stop = len(text)
+        stop = len(word)
         while stop:
             stop, number = last[stop]
             found.append(number)
-        return found[::-1]
+        return tuple(found[::-1])
 
     def _forward(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
         """All pieces lie in one matrix, with a gap before each sentence that keeps windows from reaching across."""

@@ -27,6 +27,7 @@ from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
 from dcmh.images import content_hash
+from dcmh.inputs.sentences import one_blas_thread
 from dcmh.remote.catalogue import AnyCatalogue
 from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
 from dcmh.search.encoders import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
@@ -80,7 +81,8 @@ class Update:
             self.compared.refuse_other_data()
 
     def run(self) -> Changes:
-        self._work(self.compared.entries)
+        with one_blas_thread():  # the cores belong to the image network
+            self._work(self.compared.entries)
         gone = [item.id for items in self.compared.gone.values() for item in items]
         self.changes.gone += len(gone)
         names = set(self.data.ids)
