@@ -32,7 +32,8 @@ from dcmh.index.remote import ALONE
 
 EVERYTHING = 200_000  # items up to which every fine vector is scored
 CANDIDATES = 5_000  # by Hamming distance, of more items
-COMMON = 20_000  # items that hold a word, from which on they are not looked up one by one
+COMMON = 20_000  # items that hold a word, from which on it is looked up only in candidates
+RARE = 1_000  # items that hold a word, up to which they are candidates
 TEXT = 0.3
 RATIO = 0.7
 WORDS = 1.0
@@ -259,17 +260,23 @@ class _Words:
         for word, count in counts.items():
             if self.among is None or (0 < count < COMMON):
                 self._holders[word] = index.with_word(word) if count else np.empty(0, np.int64)
-        if self._holders:
-            self.rare = _union(list(self._holders.values()))
+        lists = [held for word, held in self._holders.items() if self.among is None or counts[word] <= RARE]
+        if len(self._holders) == len(counts) and len(whole := self._of_all()) <= RARE:
+            lists.append(whole)
+        self.rare = _union(lists) if lists else self.rare
         for word in counts:
             if word not in self._holders:
-                everyone = [] if self.among is None else np.union1d(self.among, self.rare).tolist()
+                everyone = [] if self.among is None else _union([self.among, self.rare]).tolist()
                 self._holders[word] = index.with_word(word, everyone) if counts[word] else np.empty(0, np.int64)
-        whole = next(iter(self._holders.values()))
-        for holders in self._holders.values():
-            whole = np.intersect1d(whole, holders, assume_unique=True)
-        if 0 < len(whole) <= FEW:
+        if 0 < len(whole := self._of_all()) <= FEW:
             self.few = whole
+
+    def _of_all(self) -> Ids:
+        """The items that hold all words."""
+        first, *others = sorted(self._holders.values(), key=len)
+        for holders in others:
+            first = first[_holds(holders, first)]
+        return first
 
     def _count(self) -> bool:
         """Whether words count: for texts, unless only pictures are searched."""
