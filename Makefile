@@ -38,9 +38,10 @@ browser:
 	    >/dev/null 2>&1 || echo "Chromium could not be installed (apt-get install chromium)"; \
 	fi
 
-# Two processes: one of them runs the tests that need PostgreSQL and Milvus.
+# Two processes: one of them runs the tests that need PostgreSQL and Milvus. The page is timed, so its tests run alone.
 test: check browser
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/page
+	$(BIN)/pytest tests/page
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

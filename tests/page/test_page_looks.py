@@ -80,4 +80,4 @@ def test_the_picture_of_the_readme_can_be_made(server, browser, tmp_path):
     take(browser, server.url, "fruit", tmp_path / "page.png")
     with Image.open(tmp_path / "page.png") as picture:
         assert picture.size == (1375 + 30 + 488, 1175)
-        assert len(picture.convert("RGB").getcolors(1 << 24)) > 200, "an empty page"
+        assert len(picture.convert("RGBA").getcolors(1 << 24)) > 200, "an empty page"
