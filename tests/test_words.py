@@ -13,7 +13,6 @@ import pytest
 import dcmh
 from dcmh import codes
 from dcmh.errors import DataError, ModelError
-from dcmh.inputs import sentences
 from dcmh.methods import folder as model_folder
 from dcmh.words import ModelWords, WordEncoder, map_arrays, open_words, text_modality
 
@@ -82,9 +81,10 @@ def test_no_torch_and_no_numba(model):
         f"import sys; from dcmh.words import WordEncoder; WordEncoder({str(model)!r}).encode(['sunny sea']); "
         "print([name for name in ('torch', 'numba', 'safetensors', 'PIL') if name in sys.modules])"
     )
-    sentences.open_encoder("use-multilingual")  # unpacked, which takes safetensors once
     environment = {"PYTHONPATH": str(Path(dcmh.__file__).parents[1]), "DCMH_HOME": os.environ["DCMH_HOME"]}
-    assert subprocess.check_output([sys.executable, "-c", program], env=environment, text=True) == "[]\n"
+    for _ in range(2):  # the first one of all unpacks the text encoder
+        found = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True)
+    assert found == "[]\n"
 
 
 class TestWeights:
