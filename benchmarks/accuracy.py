@@ -37,7 +37,7 @@ def prepare(source: str, queries: int | None, train: int | None, seed: int) -> S
         data = data.with_labels_from_text()
     split = split_given(data) if data.parts is not None and queries is None else data.split(queries or 500, train, seed)
     if data["image"].kind == "image":
-        from dcmh.features import extract
+        from dcmh.inputs.features import extract
 
         extract(data["image"])  # into the cache
     return split

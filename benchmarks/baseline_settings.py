@@ -31,7 +31,7 @@ from recipe import validation
 
 import dcmh
 from dcmh.data import Dataset, Split, Vectors
-from dcmh.features import extract
+from dcmh.inputs.features import extract
 from dcmh.methods import crh, get, stmh
 
 HELD_OUT = 0.2

@@ -20,7 +20,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from dcmh.data.nuswide import ALL_CONCEPTS, PHOTOS, VISUAL_WORDS, WORDS
+from dcmh.data.benchmarks.nuswide import ALL_CONCEPTS, PHOTOS, VISUAL_WORDS, WORDS
 
 Row = tuple[str, str, str]  # what, measured, goal
 KEPT = 186_577 / 269_648  # share of the photos that have one of the ten concepts
@@ -129,7 +129,7 @@ def main() -> None:
                 "",
             )
         )
-        torch = "from dcmh.decoding import decoded_batches"
+        torch = "from dcmh.inputs.decoding import decoded_batches"
         walk = """
 data = dcmh.load_dataset(sys.argv[1])
 order = np.random.default_rng(0).permutation(len(data)).tolist()

@@ -1,4 +1,4 @@
-"""Pictures a second from files to pixels, in threads and in processes: what `dcmh.decoding` chooses between.
+"""Pictures a second from files to pixels, in threads and in processes: what `dcmh.inputs.decoding` chooses between.
 
 python benchmarks/decode.py ../shared/data/coco12k
 """
@@ -9,7 +9,7 @@ import argparse
 import time
 
 import dcmh
-from dcmh import decoding
+from dcmh.inputs import decoding
 
 
 def rate(column: dcmh.Images, repeat: int) -> str:

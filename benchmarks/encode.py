@@ -34,8 +34,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import dcmh
-from dcmh import codes, features, images, metrics
-from dcmh.decoding import BATCH, SIZE, decoded_batches
+from dcmh import codes
+from dcmh.evaluation import metrics
+from dcmh.inputs import features, images
+from dcmh.inputs.decoding import BATCH, SIZE, decoded_batches
 from dcmh.methods import load
 from dcmh.networks import efficientnet
 from dcmh.search import SearchIndex

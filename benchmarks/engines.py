@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engines"))
 import servers
 
 from dcmh.index import HammingIndex
-from dcmh.index.milvus import MilvusIndex
-from dcmh.index.postgres import PostgresIndex
-from dcmh.index.postgres_table import limited
-from dcmh.index.remote import results_of
+from dcmh.stores.codes import results_of
+from dcmh.stores.milvus.index import MilvusIndex
+from dcmh.stores.postgres.index import PostgresIndex
+from dcmh.stores.postgres.table import limited
 
 RADII = (0, 3, 7)
 K = 10

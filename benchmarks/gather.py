@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from dcmh import pixels
 from dcmh.data.columns import Images
-from dcmh.decoding import SIZE
+from dcmh.inputs.decoding import SIZE
+from dcmh.methods.dcmh import gpu
 
 BATCH = 128
 
@@ -27,17 +27,17 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     kept = torch.randint(0, 256, (chosen.pictures, SIZE, SIZE, 3), dtype=torch.uint8)
-    column = pixels.Pixels(Images([]), torch.device("cpu"))
+    column = gpu.Pixels(Images([]), torch.device("cpu"))
     column.kept = kept
-    memory = [torch.zeros(BATCH, SIZE, SIZE, 3, dtype=torch.uint8) for _ in range(pixels.AHEAD)]
+    memory = [torch.zeros(BATCH, SIZE, SIZE, 3, dtype=torch.uint8) for _ in range(gpu.AHEAD)]
     batches = torch.randint(0, chosen.pictures, (chosen.repeat, BATCH))
     ways: dict[str, Callable[[int], object]] = {
         "indexed": lambda i: kept[batches[i]],
-        "index_select into memory": lambda i: torch.index_select(kept, 0, batches[i], out=memory[i % pixels.AHEAD]),
-        "dcmh.pixels": lambda i: column._bytes(batches[i], memory[i % pixels.AHEAD]),
+        "index_select into memory": lambda i: torch.index_select(kept, 0, batches[i], out=memory[i % gpu.AHEAD]),
+        "dcmh.methods.dcmh.gpu": lambda i: column._bytes(batches[i], memory[i % gpu.AHEAD]),
     }
     for name, gather in ways.items():
-        for workers in (1, pixels.AHEAD):
+        for workers in (1, gpu.AHEAD):
             with ThreadPoolExecutor(workers) as pool:
                 began = time.perf_counter()
                 list(pool.map(gather, range(chosen.repeat)))

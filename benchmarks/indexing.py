@@ -26,10 +26,11 @@ import numpy as np
 import torch
 
 import dcmh
-from dcmh import decoding, features, images
-from dcmh.catalogue import Catalogue, Item
-from dcmh.search import SearchIndex, place
+from dcmh.inputs import decoding, features, images
+from dcmh.search import SearchIndex
 from dcmh.search.compare import Comparison
+from dcmh.stores.local import layout
+from dcmh.stores.local.catalogue import Catalogue, Item
 
 QUERY = "dog beach"
 Row = tuple[str, str, str]  # what, measured, goal
@@ -86,8 +87,8 @@ def fill(catalogue: Catalogue, items: list[Item], bits: int) -> None:
 
 def add_ten(data: dcmh.Dataset, source: Path, model: Path, folder: Path) -> dict[str, float]:
     """The whole process of `dcmh index` when all but ten photos are indexed."""
-    with place.writer(folder):
-        catalogue = place.begin(folder, model)
+    with layout.writer(folder):
+        catalogue = layout.begin(folder, model)
         described = Comparison(catalogue, data, ["image"], "text", source, partial=False)
         items = [entry.item for entry in described.entries[:-10]]
         fill(catalogue, [Item(**{**vars(item), "content": os.urandom(16)}) for item in items], 64)
@@ -121,8 +122,8 @@ def add_ten(data: dcmh.Dataset, source: Path, model: Path, folder: Path) -> dict
 
 def search_many(model: Path, folder: Path, items: int, texts: Sequence[str]) -> dict[str, Any]:
     """The whole process of a word query."""
-    with place.writer(folder):
-        catalogue = place.begin(folder, model)
+    with layout.writer(folder):
+        catalogue = layout.begin(folder, model)
         fill(catalogue, [Item(f"{row:07}.jpg", f"{row:07}.jpg", texts[row % len(texts)]) for row in range(items)], 64)
         catalogue.close()
     began = time.perf_counter()

@@ -29,7 +29,7 @@ def timed(work: Callable[[], Any], repeats: int) -> tuple[Any, float]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    from dcmh import metrics
+    from dcmh.evaluation import metrics
 
     random = np.random.default_rng(0)
 

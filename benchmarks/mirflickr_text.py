@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 import dcmh
-from dcmh import codes, metrics
+from dcmh import codes
 from dcmh.data import Dataset, Split, Texts, Vectors
+from dcmh.evaluation import metrics
 from dcmh.methods import get
 
 QUERIES, TRAIN = 2000, 5000

@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 
 import dcmh
-from dcmh import codes, metrics
+from dcmh import codes
 from dcmh.data import Dataset, Images, Split, Texts
-from dcmh.files import write_text
+from dcmh.evaluation import metrics
+from dcmh.util.atomic import write_text
 
 RUNS = ("full", "hidden", "complete", "three")
 

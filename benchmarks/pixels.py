@@ -30,11 +30,11 @@ from scipy.io import savemat
 from train import random_cnnf
 
 import dcmh
-from dcmh import device as devices
 from dcmh import networks
 from dcmh.methods.dcmh import DCMH
+from dcmh.methods.dcmh.recipes import Stable
 from dcmh.networks import cnnf
-from dcmh.recipes import Stable
+from dcmh.util import device as devices
 
 LAYERS = ("conv1", "conv2", "conv3", "conv4", "conv5", "full6", "full7")
 

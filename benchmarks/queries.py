@@ -24,7 +24,7 @@ import numpy as np
 
 import dcmh
 from dcmh.search import SearchIndex, calibration
-from dcmh.text import index_words
+from dcmh.util.text import index_words
 
 QUERIES, TRAIN, SEED = 2000, 5000, 0
 
@@ -193,7 +193,9 @@ def main() -> None:
     split = data.split(queries=QUERIES, train=TRAIN, seed=SEED)
     with tempfile.TemporaryDirectory() as folder:
         model = (
-            dcmh.starter.folder(options.text_encoder) if options.starter else options.model or Path(folder) / "model"
+            dcmh.methods.starter.folder(options.text_encoder)
+            if options.starter
+            else options.model or Path(folder) / "model"
         )
         if not options.starter and options.model is None:
             learned = dcmh.DCMH(bits=64, seed=SEED, text_encoder=options.text_encoder).fit(split.train)

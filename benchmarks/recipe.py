@@ -22,7 +22,7 @@ from accuracy import prepare
 import dcmh
 from dcmh.data import Split
 from dcmh.methods.dcmh import DCMH
-from dcmh.recipes import Stable
+from dcmh.methods.dcmh.recipes import Stable
 
 # name: (constants of the recipe, settings of the method)
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -33,8 +33,9 @@ from urllib.parse import quote_plus
 import numpy as np
 
 import dcmh
-from dcmh.catalogue import Item
-from dcmh.search import SearchIndex, place
+from dcmh.search import SearchIndex
+from dcmh.stores.local import layout
+from dcmh.stores.local.catalogue import Item
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "service"))
 import malformed
@@ -73,7 +74,7 @@ def make_index(folder: Path, items: int) -> Path:
 
 
 def words_of(index: Path) -> list[str]:
-    lines = (index / place.MODEL / "text.vocabulary.txt").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (index / layout.MODEL / "text.vocabulary.txt").read_text(encoding="utf-8").splitlines()[1:]
     return [line.partition("\t")[0] for line in lines]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import dcmh
 from dcmh import DCMH, codes
 from dcmh.data import Split
-from dcmh.text import BagOfWords
+from dcmh.util.text import BagOfWords
 
 DIRECTIONS = ("image_to_text", "text_to_image")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import dcmh
-from dcmh import starter
 from dcmh.inputs import sentences
+from dcmh.methods import starter
 from dcmh.methods.semantic import Semantic
 
 HALF = (

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dcmh import device as devices
-from dcmh import networks, pixels
+from dcmh import networks
 from dcmh.data.columns import Images
-from dcmh.methods.dcmh import DCMH
+from dcmh.inputs.views import PixelView, VectorView, WordView
+from dcmh.methods.dcmh import DCMH, gpu
 from dcmh.networks import cnnf
-from dcmh.views import PixelView, VectorView, WordView
+from dcmh.util import device as devices
 
 BITS, BATCH, WORDS, LABELS, FEATURES = 64, 128, 1386, 24, 1280
 POOL = 1000  # different random pictures
@@ -116,7 +116,7 @@ def start(network: str, points: int, target: torch.device, precision: str):
     model.validation = 0.0
     rule = model._recipe(model.views_)
     observed = {name: np.ones(points, bool) for name in ("image", "text")}
-    pixels.decoded_batches = undecoded
+    gpu.decoded_batches = undecoded
     with devices.arithmetic(precision, target):
         run = model._start(rule, {"image": image, "text": words}, labels, observed, target)
     return model, run, rule

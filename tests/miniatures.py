@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import dcmh
-from dcmh.data import mirflickr as module
-from dcmh.data.mirflickr import LABELS
-from dcmh.data.nuswide import ALL_CONCEPTS
+from dcmh.data.benchmarks import mirflickr as module
+from dcmh.data.benchmarks.mirflickr import LABELS
+from dcmh.data.benchmarks.nuswide import ALL_CONCEPTS
 
 
 def zip_folder(folder: Path, archive: Path, *, root: Path | None = None) -> Path:

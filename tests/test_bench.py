@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dcmh import bench
 from dcmh.errors import DataError, MissingExtra, ParameterError
+from dcmh.experiments import bench
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SMALL = """

@@ -9,9 +9,9 @@ import threading
 import numpy as np
 import pytest
 
-from dcmh import catalogue as module
-from dcmh.catalogue import Catalogue, Item, Skipped
 from dcmh.errors import BusyError, ModelError
+from dcmh.stores.local import catalogue as module
+from dcmh.stores.local.catalogue import Catalogue, Item, Skipped
 
 SEA = Item("sea.jpg", "a/sea.jpg", "the sea, ünïcode", ("water", "blue"), b"0" * 16, 120, 17)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from dcmh import decoding, decoding_workers, images
 from dcmh.data import Images
 from dcmh.errors import DataError
+from dcmh.inputs import decoding, decoding_workers, images
 
 
 @pytest.fixture

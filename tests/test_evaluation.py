@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from dcmh import codes, metrics
+from dcmh import codes
 from dcmh.errors import DataError, ParameterError
-from dcmh.evaluation import Report, evaluate
+from dcmh.evaluation import Report, evaluate, metrics
 
 BITS = 12
 

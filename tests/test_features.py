@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from dcmh import features
 from dcmh.data import Images
-from dcmh.data.toy import toy
+from dcmh.data.benchmarks.toy import toy
 from dcmh.errors import DataError
+from dcmh.inputs import features
 from dcmh.networks import backbone
 
 
@@ -25,7 +25,7 @@ def test_features_are_the_networks(pictures, tmp_path, monkeypatch):
     found = features.extract(pictures)
     network, width = backbone("efficientnet-lite0")
     network.eval()
-    from dcmh.images import decode
+    from dcmh.inputs.images import decode
 
     pixels = np.stack([decode(pictures.source(row), 224) for row in range(6)])
     with torch.inference_mode():

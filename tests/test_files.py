@@ -5,7 +5,7 @@ import os
 import pytest
 
 from dcmh.errors import DataError
-from dcmh.files import check_spelling, whole_file, whole_folder, write_text
+from dcmh.util.atomic import check_spelling, whole_file, whole_folder, write_text
 
 
 def test_a_file_is_replaced_whole(tmp_path):

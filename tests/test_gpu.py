@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import dcmh
-from dcmh import device as devices
-from dcmh import networks, pixels
+from dcmh import networks
 from dcmh.errors import TrainingStopped
-from dcmh.methods.dcmh import DCMH
+from dcmh.methods.dcmh import DCMH, gpu
 from dcmh.networks import cnnf
+from dcmh.util import device as devices
 from small_network import photos, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -50,16 +50,16 @@ def test_a_gpu_learns_what_a_cpu_does(recipe):
 def test_streamed_pictures_are_those_on_the_gpu(monkeypatch, kept):
     data = photos()
     resident = weights(trained().fit(data, fine=0))
-    monkeypatch.setattr(pixels, "PIXELS_ON_GPU", 0)
+    monkeypatch.setattr(gpu, "PIXELS_ON_GPU", 0)
     if kept == "nowhere":
-        monkeypatch.setattr(pixels, "PIXELS_IN_MEMORY", 0)
+        monkeypatch.setattr(gpu, "PIXELS_IN_MEMORY", 0)
     assert same(weights(trained().fit(data, fine=0)), resident)
 
 
 def test_streamed_batches_arrive_whole_and_in_order(monkeypatch):
-    monkeypatch.setattr(pixels, "PIXELS_ON_GPU", 0)
+    monkeypatch.setattr(gpu, "PIXELS_ON_GPU", 0)
     data = photos(64)
-    column = pixels.Pixels(data["image"], torch.device("cuda"))
+    column = gpu.Pixels(data["image"], torch.device("cuda"))
     for size in (8, 16):  # pinned memory made for one size does for another
         batches = list(torch.randperm(64).cuda().split(size))
         for batch, found in zip(batches, column.stream(batches), strict=True):

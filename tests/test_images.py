@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dcmh import images
 from dcmh.data.columns import Images
 from dcmh.errors import DataError, ImageError, ParameterError
+from dcmh.inputs import images
 
 SIZE = 32
 

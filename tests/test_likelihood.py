@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dcmh import likelihood, objective
-from dcmh.likelihood import SharedLabels, against_all
+from dcmh.methods.dcmh import likelihood, objective
+from dcmh.methods.dcmh.likelihood import SharedLabels, against_all
 
 
 def case(bits=12, labels=70, points=90, missing=8, dtype=torch.float64):

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcmh import codes, metrics
+from dcmh import codes
 from dcmh.errors import DataError, ParameterError
-from dcmh.metrics import packed
+from dcmh.evaluation import metrics
+from dcmh.evaluation.metrics import packed
 
 
 def ap_of_list(hits, k=None):
@@ -236,7 +237,7 @@ class TestEdges:
         distance, relevant = random_pairs(6)
         before = [metrics.average_precision(distance, relevant, ties=ties).tolist() for ties in metrics.TIES]
         at = metrics.precision_at(distance, relevant, [3], ties="stable")
-        monkeypatch.setattr("dcmh.metrics.counts.BLOCK", 61)
+        monkeypatch.setattr("dcmh.evaluation.metrics.counts.BLOCK", 61)
         assert before == [metrics.average_precision(distance, relevant, ties=ties).tolist() for ties in metrics.TIES]
         assert at == metrics.precision_at(distance, relevant, [3], ties="stable")
 
@@ -310,8 +311,8 @@ class TestPacked:
         sides = random_sides(2, n_database=40)
         expected = metrics.rank_counts(*sides)
         monkeypatch.setitem(sys.modules, "numba", None)
-        monkeypatch.delitem(sys.modules, "dcmh.metrics.kernels", raising=False)
-        monkeypatch.delattr("dcmh.metrics.kernels", raising=False)
+        monkeypatch.delitem(sys.modules, "dcmh.evaluation.metrics.kernels", raising=False)
+        monkeypatch.delattr("dcmh.evaluation.metrics.kernels", raising=False)
         packed._kernels.cache_clear()
         try:
             np.testing.assert_array_equal(metrics.rank_counts(*sides).points, expected.points)
@@ -320,7 +321,9 @@ class TestPacked:
             packed._kernels.cache_clear()
 
     def test_import_is_light(self):
-        script = "import sys, dcmh.metrics; sys.exit(any(name in sys.modules for name in ('numba', 'torch')))"
+        script = (
+            "import sys, dcmh.evaluation.metrics; sys.exit(any(name in sys.modules for name in ('numba', 'torch')))"
+        )
         assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

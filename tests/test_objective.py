@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from dcmh import objective
+from dcmh.methods.dcmh import objective
 
 GAMMA, ETA = 0.7, 0.3
 

@@ -12,7 +12,7 @@ from dcmh import codes
 from dcmh.data import Dataset, Vectors
 from dcmh.errors import DataError
 from dcmh.evaluation import Report, short
-from dcmh.metrics.paired import paired_counts, paired_stable
+from dcmh.evaluation.metrics.paired import paired_counts, paired_stable
 
 
 def packed(n, bits, seed):

@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from dcmh import distributed, networks
+from dcmh import networks
 from dcmh.data import Dataset, Images
 from dcmh.errors import ParameterError, TrainingStopped
 from dcmh.methods.dcmh import DCMH
-from dcmh.networks import efficientnet
+from dcmh.methods.dcmh.gpu import Pixels
+from dcmh.methods.dcmh.recipes import Paper, Stable
+from dcmh.networks import distributed, efficientnet
 from dcmh.networks.hashing import PixelNetwork
-from dcmh.pixels import Pixels
-from dcmh.recipes import Paper, Stable
 from small_network import Small, photos, small
 
 TUNED = Stable(64, 1.0, 1.0, 1e-3, 32, 0.4, finetune=True)

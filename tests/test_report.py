@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from dcmh import report
 from dcmh.errors import DataError
-from dcmh.report import printed
+from dcmh.experiments import tables
+from dcmh.experiments.tables import printed
 
 
 def direction(value, bits, lookup):
@@ -63,7 +63,7 @@ def groups(tmp_path):
     def make(*records):
         for place, one in enumerate(records):
             (tmp_path / f"{place}.json").write_text(json.dumps(one))
-        return report.groups(report.read(tmp_path))
+        return tables.groups(tables.read(tmp_path))
 
     return make
 
@@ -129,16 +129,16 @@ LOOKUP = """\
 
 
 def test_the_map_table_in_every_form(usual):
-    table = report.tables(usual)[0]
+    table = tables.tables(usual)[0]
     assert table.name == "map-made-up-cnn"
-    assert report.render(table, "md") == MARKDOWN
-    assert report.render(table, "csv") == CSV
-    assert TEX in report.render(table, "tex")
-    assert report.render(table, "tex").startswith(r"\begin{table}[t]\centering\caption{Hamming ranking, MAP $\cdot$")
+    assert tables.render(table, "md") == MARKDOWN
+    assert tables.render(table, "csv") == CSV
+    assert TEX in tables.render(table, "tex")
+    assert tables.render(table, "tex").startswith(r"\begin{table}[t]\centering\caption{Hamming ranking, MAP $\cdot$")
 
 
 def test_another_rule_for_ties(usual):
-    said = report.render(report.tables(usual, ties="expected")[0], "md")
+    said = tables.render(tables.tables(usual, ties="expected")[0], "md")
     assert "ties: expected" in said
     assert "**0.7210** ±0.0141" in said
     assert "Database order among ties differs from these runs by at most 0.0010." in said
@@ -146,7 +146,7 @@ def test_another_rule_for_ties(usual):
 
 def test_the_lookup_table_leaves_undefined_precision_out(groups):
     made = groups(record("seph", (0.5, 0.5), lookup=None), record("seph", (0.5, 0.5), bits=32))
-    said = report.render(report.tables(made)[1], "md")
+    said = tables.render(tables.tables(made)[1], "md")
     assert said.startswith("Hash lookup, pooled over queries · 16 bits · made-up · features: cnn · 100 queries")
     lines = [re.sub(r" +", " ", line) for line in said.splitlines() if line.startswith("|")]
     expected = [re.sub(r" +", " ", line) for line in LOOKUP.splitlines()]
@@ -159,7 +159,7 @@ def test_against_the_paper(groups):
         record("dcmh", (0.7250, 0.7), data="MIRFLICKR-25K", features="pixels"),
         record("cca", (0.5, 0.6), data="MIRFLICKR-25K", features="sift-512"),
     )
-    said = report.render(report.tables(made, against_paper=True)[0], "md")
+    said = tables.render(tables.tables(made, against_paper=True)[0], "md")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in said.splitlines() if line[:1] == "|"]
     assert rows[2:] == [
         ["DCMH", "**0.7250**", "**0.7000**"],
@@ -172,21 +172,21 @@ def test_against_the_paper(groups):
     ]
     assert "Paper: table:mir_map_ori, 512-dimensional SIFT features." in said
     assert "The paper has 2,000 queries and 5,000 training items; these runs have 100 and 500." in said
-    lines = report.render(report.tables(made, against_paper=True)[0], "csv").splitlines()
+    lines = tables.render(tables.tables(made, against_paper=True)[0], "csv").splitlines()
     assert lines[2] == "DCMH,paper,0.7127,,0.7504,,"
     assert lines[3] == "DCMH,difference,0.0123,,-0.0504,,"
 
 
 def test_lookup_against_the_paper(groups):
     made = groups(record("dcmh", (0.7, 0.7), data="mirflickr25k"), record("cca", (0.7, 0.7), data="mirflickr25k"))
-    said = report.render(report.tables(made, against_paper=True)[1], "md")
+    said = tables.render(tables.tables(made, against_paper=True)[1], "md")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in said.splitlines() if line[:1] == "|"]
     assert rows[3] == ["· paper", "Precision", "0.8434", "0.8316", "0.8166", "0.8370", "0.8220", "0.8106"]
     assert [row[0] for row in rows].count("· paper") == 3  # the table has no CCA
 
 
 def test_data_that_the_paper_does_not_have(usual):
-    for table in report.tables(usual, against_paper=True):
+    for table in tables.tables(usual, against_paper=True):
         assert "The paper has no numbers for made-up: it reports on MIRFLICKR-25K and NUS-WIDE." in table.notes
         assert not any(row.kind == "paper" for row in table.rows)
 
@@ -198,14 +198,14 @@ def test_one_method_with_two_settings_has_two_rows_and_grids_have_none(groups):
         record("dcmh", (0.5, 0.5), gamma=1.0),
         record("dcmh", (0.6, 0.6), gamma=2.0, varied={"gamma": 2.0}),
     )
-    rows = report.tables(made)[0].rows
+    rows = tables.tables(made)[0].rows
     assert [row.names[0] for row in rows] == ["DCMH", "CCA (ridge 1.0)", "CCA (ridge 2.0)", "chance"]
 
 
 def test_results_of_changed_data_are_not_passed_over(groups):
     changed = record("cca", (0.5, 0.5), seed=1)
     changed["data"]["fingerprint"] = "other"
-    table = report.tables(groups(record("cca", (0.5, 0.5)), changed))[0]
+    table = tables.tables(groups(record("cca", (0.5, 0.5)), changed))[0]
     assert any(note.startswith("The data changed between these runs") for note in table.notes)
 
 
@@ -218,20 +218,20 @@ def test_figures_over_a_setting_have_a_point_a_value(groups, tmp_path):
         ),
         record("dcmh", (0.1, 0.1), gamma=1.0, eta=3.0, varied={"eta": 3.0}),
     )
-    (figure,) = report.figures(made, "gamma")
+    (figure,) = tables.figures(made, "gamma")
     curve = figure.panels[0][0].curves[0]
     assert curve.x == (0.5, 1.0, 2.0)
     assert curve.y == pytest.approx((0.515, 0.52, 0.53))
     assert curve.spread == pytest.approx((0.014142,) * 3, abs=1e-5)
-    first = [file.read_bytes() for file in report.draw(figure, tmp_path / "a")]
-    assert first == [file.read_bytes() for file in report.draw(figure, tmp_path / "b")]
+    first = [file.read_bytes() for file in tables.draw(figure, tmp_path / "a")]
+    assert first == [file.read_bytes() for file in tables.draw(figure, tmp_path / "b")]
     assert first[0].startswith(b"<?xml")
     assert first[1].startswith(b"\x89PNG")
     assert first[2].decode().splitlines()[1] == "image_to_text,16,0.5,0.515,0.014142,2"
 
 
 def test_precision_recall_curves_have_a_point_a_radius(usual):
-    (figure,) = report.figures(usual, "pr")
+    (figure,) = tables.figures(usual, "pr")
     assert [[panel.title for panel in row] for row in figure.panels] == [
         ["I→T, 16 bits", "T→I, 16 bits"],
         ["I→T, 32 bits", "T→I, 32 bits"],
@@ -245,13 +245,13 @@ def test_precision_recall_curves_have_a_point_a_radius(usual):
 def test_a_file_that_is_no_result_is_named(tmp_path, text):
     (tmp_path / "notes.json").write_text(text)
     with pytest.raises(DataError, match=r"notes\.json is no result of dcmh bench"):
-        report.read(tmp_path)
+        tables.read(tmp_path)
 
 
 def test_a_newer_format_is_said(tmp_path):
     (tmp_path / "0.json").write_text('{"format": 9}')
     with pytest.raises(DataError, match="has format 9; this dcmh reads format 1"):
-        report.read(tmp_path)
+        tables.read(tmp_path)
 
 
 def test_the_papers_numbers():

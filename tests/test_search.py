@@ -14,11 +14,13 @@ import pytest
 from PIL import Image
 
 import dcmh
-from dcmh import codes, decoding, decoding_workers
+from dcmh import codes
 from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch, ParameterError, QueryError
-from dcmh.search import SearchIndex, place
+from dcmh.inputs import decoding, decoding_workers
+from dcmh.search import SearchIndex
 from dcmh.search.columns import encode_column
-from dcmh.search.encoders import Encoders, PictureEncoder
+from dcmh.search.encode import Encoders, PictureEncoder
+from dcmh.stores.local import layout
 from toy_photos import cheap, load, write_photos
 
 COUNT = 48
@@ -261,8 +263,8 @@ class TestFollowing:
         (photos / "captions.csv").write_text(text)
         os.utime(photos / "020.png", ns=(1, 1))
         shutil.copy(photos / "030.png", photos / "copy.png")  # the same content costs nothing either
-        monkeypatch.setattr("dcmh.features.run", None)
-        monkeypatch.setattr("dcmh.images.decode", None)
+        monkeypatch.setattr("dcmh.inputs.features.run", None)
+        monkeypatch.setattr("dcmh.inputs.images.decode", None)
         with SearchIndex.open(own / "photos.dcmh") as index:
             assert str(index.update(load(photos))) == "1 new, 0 changed, 5 moved, 0 gone, 43 unchanged."
             assert index.catalogue.find("deep/3.png").id == 4
@@ -301,7 +303,7 @@ class TestFollowing:
             lines = (folder / "skipped.tsv").read_text().splitlines()
             assert lines[:2] == ["file\treason", "000.png\tempty file"]
             assert len(lines) == 5
-            monkeypatch.setattr("dcmh.images.decode", None)
+            monkeypatch.setattr("dcmh.inputs.images.decode", None)
             assert index.update(load(photos)).skipped == changes.skipped
             monkeypatch.undo()
             for name in ("000.png", "bad one.png", "cut.png", "worse.png"):
@@ -456,7 +458,7 @@ class TestFollowing:
         (photos / "035.png").write_text("no picture")
         shutil.copy(photos / "003.png", photos / "004.png")
         data, started, sizes = load(photos), [], []
-        monkeypatch.setattr("dcmh.features.batch_on", lambda target: batch)
+        monkeypatch.setattr("dcmh.inputs.features.batch_on", lambda target: batch)
         prepare = PictureEncoder.prepare
         monkeypatch.setattr(
             PictureEncoder, "prepare", lambda self, *given: sizes.append(len(given[1])) or prepare(self, *given)
@@ -564,7 +566,7 @@ class TestFolder:
 
     def test_an_interrupted_rebuild_is_taken_up(self, own, model, monkeypatch):
         with monkeypatch.context() as patch:
-            patch.setattr("dcmh.search.place._keep_model", lambda *arguments: 1 / 0)
+            patch.setattr("dcmh.stores.local.layout._keep_model", lambda *arguments: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 SearchIndex.build(model, load(own / "photos"), own / "photos.dcmh", rebuild=True)
         with pytest.raises(ModelError, match="was only begun"):
@@ -589,7 +591,7 @@ class TestFolder:
         def refuse(path):
             raise ModelError("may not be written")
 
-        monkeypatch.setattr("dcmh.search.place.writer", refuse)
+        monkeypatch.setattr("dcmh.stores.local.layout.writer", refuse)
         with SearchIndex.open(folder) as index:
             assert len(index.search(text="sunny")) == 10
             with pytest.raises(ModelError, match="may not be written"):
@@ -597,7 +599,7 @@ class TestFolder:
         assert not (folder / "codes").exists()
 
     def test_two_writers_do_not_meet(self, own):
-        with SearchIndex.open(own / "photos.dcmh") as index, place.writer(own / "photos.dcmh"):
+        with SearchIndex.open(own / "photos.dcmh") as index, layout.writer(own / "photos.dcmh"):
             with pytest.raises(BusyError, match=r"Another process is writing .*photos\.dcmh\. Wait for it"):
                 index.remove([1])
             assert len(index.search(text="sunny")) == 10
@@ -653,12 +655,12 @@ class TestFolder:
 KILLING = """
 import os, random, signal, sys, time
 sys.path.insert(0, os.environ["TESTS"])
-import dcmh.features
+import dcmh.inputs.features
 from pathlib import Path
 from toy_photos import cheap_features, load
 from dcmh.errors import ModelError
 from dcmh.search import SearchIndex, update
-dcmh.features.run, dcmh.features.frozen = cheap_features, lambda *arguments: None
+dcmh.inputs.features.run, dcmh.inputs.features.frozen = cheap_features, lambda *arguments: None
 update.COMMIT_SECONDS, update.PICTURES = 0, 2
 photos, model, out, seed = sys.argv[1:]
 data, model = load(photos), Path(model)

@@ -14,7 +14,7 @@ import pytest
 import dcmh
 from dcmh.search import shards as module
 from dcmh.search.columns import encode_column
-from dcmh.search.encoders import Encoders
+from dcmh.search.encode import Encoders
 from dcmh.search.shards import Shards
 
 SRC = Path(dcmh.__file__).parents[1]
@@ -25,7 +25,7 @@ import sys, time
 from pathlib import Path
 import dcmh
 from dcmh.search import shards
-from dcmh.search.encoders import Encoders
+from dcmh.search.encode import Encoders
 shards.LEAST = 32
 folder, model, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 encode = shards.encode_column

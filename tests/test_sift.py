@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from dcmh import sift
 from dcmh.data import Images
 from dcmh.errors import DataError, MissingExtra, NotFittedError, ParameterError
+from dcmh.inputs import sift
 
 
 def drawn(seed, size=96):

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import dcmh
-from dcmh import objective, similarity
 from dcmh.data import Dataset, Images, Texts, Vectors
 from dcmh.errors import DataError, ParameterError
-from dcmh.likelihood import against_all, share_of_similar
-from dcmh.methods.dcmh import DCMH
-from dcmh.text import BagOfWords
+from dcmh.methods.dcmh import DCMH, objective, similarity
+from dcmh.methods.dcmh.likelihood import against_all, share_of_similar
+from dcmh.util.text import BagOfWords
 
 CPU = torch.device("cpu")
 FAST = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcmh.errors import DataError, NotFittedError, ParameterError
-from dcmh.text import STOP_WORDS, BagOfWords, mended, singular, words_of
+from dcmh.util.text import STOP_WORDS, BagOfWords, mended, singular, words_of
 
 TEXTS = ["Two dogs on a beach", "a dog's beach", "DOG dog dog, naïve café", "beach 2024 x-ray", None, "the dogs"]
 COCO = Path(__file__).parents[1] / "../shared/data/coco12k/pairs.jsonl"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from dcmh.data import Dataset, Images, Texts
-from dcmh.data.toy import toy
+from dcmh.data.benchmarks.toy import toy
 from dcmh.errors import DataError
+from dcmh.experiments.tuning import SEEDS, STAGES, Search, Trial, Trials, divide, spelt
+from dcmh.experiments.tuning.search import Pace
+from dcmh.experiments.tuning.trials import iterations
 from dcmh.methods.dcmh import DCMH
-from dcmh.tuning import SEEDS, STAGES, Search, Trial, Trials, divide, spelt
-from dcmh.tuning.search import Pace
-from dcmh.tuning.trials import iterations
 
 
 def pairs(n=300, seed=0):

@@ -5,7 +5,7 @@ import pytest
 
 from dcmh.data import Images, Texts, Vectors
 from dcmh.errors import DataError, ModelError, ModelMismatch
-from dcmh.views import FeatureView, PixelView, VectorView, WordView, as_column, load_view
+from dcmh.inputs.views import FeatureView, PixelView, VectorView, WordView, as_column, load_view
 
 
 def test_words_survive_saving(tmp_path):

@@ -14,7 +14,7 @@ import dcmh
 from dcmh import codes
 from dcmh.errors import DataError, ModelError
 from dcmh.methods import folder as model_folder
-from dcmh.words import ModelWords, WordEncoder, map_arrays, open_words, text_modality
+from dcmh.search.words import ModelWords, WordEncoder, map_arrays, open_words, text_modality
 
 GENERATOR = np.random.default_rng(0)
 TEXTS = dcmh.load_dataset("toy").text.values
@@ -78,7 +78,7 @@ def test_which_modality_takes_words():
 
 def test_no_torch_and_no_numba(model):
     program = (
-        f"import sys; from dcmh.words import WordEncoder; WordEncoder({str(model)!r}).encode(['sunny sea']); "
+        f"import sys; from dcmh.search.words import WordEncoder; WordEncoder({str(model)!r}).encode(['sunny sea']); "
         "print([name for name in ('torch', 'numba', 'safetensors', 'PIL') if name in sys.modules])"
     )
     environment = {"PYTHONPATH": str(Path(dcmh.__file__).parents[1]), "DCMH_HOME": os.environ["DCMH_HOME"]}

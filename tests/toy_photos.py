@@ -28,8 +28,8 @@ def cheap(home: Path) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DCMH_HOME", str(home))
-        patch.setattr("dcmh.features.run", cheap_features)
-        patch.setattr("dcmh.features.frozen", lambda *arguments: None)
+        patch.setattr("dcmh.inputs.features.run", cheap_features)
+        patch.setattr("dcmh.inputs.features.frozen", lambda *arguments: None)
         yield
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dcmh import codes, data, errors, methods, metrics, service
+    from dcmh import codes, data, errors, methods, service
     from dcmh.data import Dataset, Images, Split, Texts, Vectors, load_dataset
-    from dcmh.evaluation import Report, evaluate
+    from dcmh.evaluation import Report, evaluate, metrics
     from dcmh.index import HammingIndex
     from dcmh.methods import load
     from dcmh.methods.dcmh import DCMH
@@ -33,7 +33,10 @@ _HOME = {
     "load": "dcmh.methods",
     "SearchIndex": "dcmh.search",
 }
-_MODULES = ("codes", "data", "errors", "methods", "metrics", "service")
+_MODULES = {
+    **{name: f"dcmh.{name}" for name in ("codes", "data", "errors", "methods", "service")},
+    "metrics": "dcmh.evaluation.metrics",
+}
 
 __all__ = [
     "DCMH",
@@ -61,7 +64,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"dcmh.{name}")
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'dcmh' has no attribute {name!r}. Public names: {', '.join(__all__)}.")
 
 

@@ -1,4 +1,4 @@
-"""dcmh.data.check: a whole miniature is whole, and everything that is taken from it is found, all at once."""
+"""dcmh.data.benchmarks.check: a whole miniature is whole, and everything that is taken from it is found, all at once."""
 
 import json
 import shutil
@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import miniatures
-from dcmh.data import check as module
-from dcmh.data import mirflickr, nuswide
-from dcmh.data.check import check
+from dcmh.data.benchmarks import check as module
+from dcmh.data.benchmarks import mirflickr, nuswide
+from dcmh.data.benchmarks.check import check
 
 
 def of(findings):

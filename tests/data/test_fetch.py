@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dcmh.data import fetch, official
-from dcmh.data.official import Archive, Source
+from dcmh.data.benchmarks import fetch, official
+from dcmh.data.benchmarks.official import Archive, Source
 from dcmh.errors import DataError
 from mirror import mirror
 

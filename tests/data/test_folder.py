@@ -9,7 +9,7 @@ from PIL import Image
 from dcmh.data import load_dataset
 from dcmh.data.folder import image_files
 from dcmh.errors import DataError
-from dcmh.images import unreadable
+from dcmh.inputs.images import unreadable
 
 
 def photo(path):

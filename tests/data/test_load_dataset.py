@@ -7,7 +7,7 @@ import pytest
 
 from dcmh.data import available, load_dataset, named
 from dcmh.errors import DataError, ParameterError
-from dcmh.home import home
+from dcmh.util.cache import home
 
 
 def test_available_says_one_line_each():

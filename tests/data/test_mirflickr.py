@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import miniatures
-from dcmh.data import load_dataset, mirflickr
+from dcmh.data import load_dataset
+from dcmh.data.benchmarks import mirflickr
 from dcmh.data.columns import Stored
 from dcmh.errors import DataError, ParameterError
-from dcmh.images import decode
+from dcmh.inputs.images import decode
 
 REAL = Path(__file__).parents[2] / "../shared/data/mirflickr25k"
 

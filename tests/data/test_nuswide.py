@@ -5,7 +5,8 @@ import pytest
 from PIL import Image
 
 import miniatures
-from dcmh.data import load_dataset, nuswide
+from dcmh.data import load_dataset
+from dcmh.data.benchmarks import nuswide
 from dcmh.errors import DataError
 
 

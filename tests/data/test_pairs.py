@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dcmh.data import load_dataset, split_given
-from dcmh.data.pairs import read
+from dcmh.data.tables import read
 from dcmh.errors import DataError
 
 COCO = Path(__file__).parents[2] / "../shared/data/coco12k"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dcmh.data import available, load_dataset
-from dcmh.data.toy import toy
+from dcmh.data.benchmarks.toy import toy
 from dcmh.errors import ParameterError
-from dcmh.text import BagOfWords
+from dcmh.util.text import BagOfWords
 
 
 def test_shapes():

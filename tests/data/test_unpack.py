@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from dcmh.data import unpack as module
-from dcmh.data.unpack import unpack
+from dcmh.data.benchmarks import unpack as module
+from dcmh.data.benchmarks.unpack import unpack
 from dcmh.errors import DataError
 
 

@@ -15,7 +15,7 @@ from commands import SRC
 import dcmh
 import miniatures
 from dcmh.cli import console
-from dcmh.data import fetch, official
+from dcmh.data.benchmarks import fetch, official
 from mirror import mirror
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper"

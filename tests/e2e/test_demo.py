@@ -7,7 +7,8 @@ import json
 import pytest
 from commands import left_behind
 
-from dcmh.data import Dataset, load_dataset, openmoji
+from dcmh.data import Dataset, load_dataset
+from dcmh.data.benchmarks import openmoji
 
 
 @pytest.fixture(autouse=True)

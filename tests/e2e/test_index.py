@@ -13,9 +13,10 @@ import pytest
 from commands import QUICK, finish, left_behind, spawn
 
 import dcmh
-from dcmh.catalogue import Catalogue
 from dcmh.errors import DCMHError, ModelError
-from dcmh.search import SearchIndex, place
+from dcmh.search import SearchIndex
+from dcmh.stores.local import layout
+from dcmh.stores.local.catalogue import Catalogue
 from toy_photos import write_photos
 
 
@@ -204,7 +205,7 @@ class TestRefusals:
         assert left_behind(tmp_path) == ["empty", "photos"]
 
     def test_another_writer(self, cli, indexed, tmp_path):
-        with place.writer(tmp_path / "photos.dcmh"):
+        with layout.writer(tmp_path / "photos.dcmh"):
             answer = cli("index", "photos")
         assert answer.code == 1
         assert answer.last == "Another process is writing photos.dcmh. Wait for it, or choose another --out."

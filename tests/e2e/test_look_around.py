@@ -14,7 +14,7 @@ from commands import SRC, finish, spawn
 import dcmh
 from dcmh import cli as commands
 from dcmh.cli.handbook import handbook
-from dcmh.text import STOP_WORDS, singular
+from dcmh.util.text import STOP_WORDS, singular
 from toy_photos import write_photos
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numba", "numpy", "PIL", "fastapi")

@@ -12,8 +12,8 @@ from commands import QUICK
 import dcmh
 from dcmh import codes
 from dcmh.errors import DataError
+from dcmh.experiments.tuning import Trial
 from dcmh.search import SearchIndex
-from dcmh.tuning import Trial
 
 KINDS = ["red apple fruit", "blue boat harbour", "grey owl night", "iron nail hammer"]
 

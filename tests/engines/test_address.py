@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dcmh.cli import console
-from dcmh.engines.address import Address, hide_secrets, is_address, parse
 from dcmh.errors import ParameterError
+from dcmh.stores.address import Address, hide_secrets, is_address, parse
 
 
 def test_the_parts():

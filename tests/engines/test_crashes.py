@@ -16,16 +16,16 @@ import servers
 
 import dcmh
 from dcmh.errors import EngineError
-from dcmh.index.milvus import MilvusIndex
-from dcmh.index.postgres import PostgresIndex
+from dcmh.stores.milvus.index import MilvusIndex
+from dcmh.stores.postgres.index import PostgresIndex
 
 SRC = Path(dcmh.__file__).parents[1]
 COUNT = 300_000
 
 CLIENT = """
 import sys, numpy as np
-from dcmh.index.milvus import MilvusIndex
-from dcmh.index.postgres import PostgresIndex
+from dcmh.stores.milvus.index import MilvusIndex
+from dcmh.stores.postgres.index import PostgresIndex
 address, count = sys.argv[1], int(sys.argv[2])
 codes = np.random.default_rng(0).integers(0, 256, (count, 8), dtype=np.uint8)
 index = (MilvusIndex if address.startswith("milvus") else PostgresIndex)(address, 64)

@@ -9,9 +9,9 @@ import pytest
 from test_remote_search import contents, folder_like, told  # noqa: F401 - a fixture
 
 import dcmh
-from dcmh.catalogue import Catalogue
-from dcmh.remote import catalogue as catalogues
 from dcmh.search import SearchIndex, rank, remote
+from dcmh.stores import base as catalogues
+from dcmh.stores.local.catalogue import Catalogue
 from toy_photos import load, write_pairs
 
 
@@ -70,7 +70,7 @@ def test_only_candidates_of_many_items(address, models, photos, folder_index, fe
     for module in (rank, remote):
         monkeypatch.setattr(module, "EVERYTHING", 20)
     monkeypatch.setattr(rank, "COMMON", 3)
-    monkeypatch.setattr("dcmh.remote.postgres.COMMON", 3)
+    monkeypatch.setattr("dcmh.stores.postgres.catalogue.COMMON", 3)
     with SearchIndex.build(models[0], load(photos), address) as index:
         assert told(index, photos) == told(folder_index, photos)
         assert 8 <= index.search("sunny").candidates < 40

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dcmh.errors import ModelMismatch
-from dcmh.index import postgres_lookups as lookups
-from dcmh.index.postgres import PostgresIndex
+from dcmh.stores.postgres import lookups
+from dcmh.stores.postgres.index import PostgresIndex
 
 COUNT = 30_000
 

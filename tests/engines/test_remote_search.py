@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dcmh
-from dcmh.catalogue import Catalogue
 from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch
 from dcmh.search import SearchIndex
+from dcmh.stores.local.catalogue import Catalogue
 from toy_photos import load, write_pairs
 
 ASKED = [
@@ -173,9 +173,9 @@ class Killed(BaseException):
 
 def test_a_writer_that_dies_leaves_nothing_half_done(address, models, photos, folder_index, monkeypatch):
     """It dies when all of a change was sent but its end; the next writer sweeps up, and every item gets its id."""
-    from dcmh.remote.milvus import MilvusCatalogue
-    from dcmh.remote.postgres import PostgresCatalogue
     from dcmh.search import update
+    from dcmh.stores.milvus.catalogue import MilvusCatalogue
+    from dcmh.stores.postgres.catalogue import PostgresCatalogue
 
     kind = MilvusCatalogue if "milvus" in address else PostgresCatalogue
     note = kind._note

@@ -63,12 +63,12 @@ def back_end(request):
             return Life(HammingIndex(bits), by_id=False)
         name = f"contract{next(numbers)}"
         if request.param == "milvus":
-            from dcmh.index.milvus import MilvusIndex
+            from dcmh.stores.milvus.index import MilvusIndex
 
             index = MilvusIndex(request.getfixturevalue("milvus").address(name), bits)
             made.append(lambda: index.server.call(lambda client, _: client.drop_collection(name)))
         else:
-            from dcmh.index.postgres import PostgresIndex
+            from dcmh.stores.postgres.index import PostgresIndex
 
             index = PostgresIndex(request.getfixturevalue("postgres").address(collection=name), bits)
             if "without" in request.param:

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import dcmh
-from dcmh import images, objective
 from dcmh.data import Dataset, Texts, Vectors
 from dcmh.errors import DataError, DeviceError, ModelError, ParameterError, TrainingStopped
-from dcmh.features import to_batch
-from dcmh.methods.dcmh import DCMH
-from dcmh.recipes import Paper, Stable
+from dcmh.inputs import images
+from dcmh.inputs.features import to_batch
+from dcmh.methods.dcmh import DCMH, objective
+from dcmh.methods.dcmh.recipes import Paper, Stable
 
 FAST = {"hidden": 32, "epochs": 4, "batch_size": 32, "bits": 16, "device": "cpu"}
 LONGER = {**FAST, "epochs": 20, "learning_rate": 0.01, "dropout": 0.1}
@@ -360,7 +360,7 @@ def test_a_folder_that_is_no_model_is_neither_read_nor_overwritten(tmp_path):
 
 
 def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
-    from dcmh.data.toy import toy
+    from dcmh.data.benchmarks.toy import toy
 
     data = toy(n=48, size=32)
     model = DCMH(bits=8, epochs=1, hidden=16, batch_size=16, finetune=True, device="cpu").fit(data)

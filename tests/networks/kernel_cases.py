@@ -5,8 +5,9 @@ import os
 import torch
 from torch.nn import functional
 
-from dcmh import likelihood, likelihood_kernel
-from dcmh.networks import cnnf, lrn, lrn_kernels, pixel_kernels, pool_kernels, relu_kernels
+from dcmh.methods.dcmh import likelihood
+from dcmh.networks import cnnf
+from dcmh.networks.gpu import likelihood_kernel, lrn, lrn_kernels, pixel_kernels, pool_kernels, relu_kernels
 
 torch.manual_seed(0)
 last = torch.channels_last

@@ -10,12 +10,12 @@ from safetensors.numpy import load_file
 from scipy.io import savemat
 
 import dcmh
-from dcmh.data.toy import toy
+from dcmh.data.benchmarks.toy import toy
 from dcmh.errors import ModelError, ModelMismatch, ParameterError
 from dcmh.methods.dcmh import DCMH
 from dcmh.networks import cnnf
 from dcmh.networks.cnnf import CNNF
-from dcmh.networks.lrn import relu_lrn
+from dcmh.networks.gpu.lrn import relu_lrn
 
 SHAPES = {  # height x width x in x out, as MatConvNet keeps kernels
     "conv1": (11, 11, 3, 64),

@@ -26,8 +26,7 @@ def test_each_kernel_compiles_for_a_gpu(tmp_path, monkeypatch):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from dcmh import likelihood_kernel
-    from dcmh.networks import lrn_kernels, pixel_kernels, pool_kernels, relu_kernels
+    from dcmh.networks.gpu import likelihood_kernel, lrn_kernels, pixel_kernels, pool_kernels, relu_kernels
 
     maps, one, byte = "*bf16", "*fp32", "*u8"
     size = dict.fromkeys(("pixels", "h", "w", "height", "width"), "i32")

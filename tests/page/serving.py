@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import dcmh
-from dcmh.data import openmoji
+from dcmh.data.benchmarks import openmoji
 
 GROUPS = ("smileys & emotion", "food & drink", "travel & places", "animals & nature")
 OF_EACH = 45

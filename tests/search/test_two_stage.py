@@ -17,7 +17,7 @@ from dcmh.errors import ParameterError, QueryError, UnknownWords
 from dcmh.index.fine import FineIndex
 from dcmh.methods import fine as fine_space
 from dcmh.search import SearchIndex, calibration, rank
-from dcmh.text import index_words
+from dcmh.util.text import index_words
 from toy_photos import cheap, load, write_pairs, write_photos
 
 COUNT = 48

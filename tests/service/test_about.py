@@ -13,7 +13,7 @@ from served import COUNT, UNREADABLE, problem
 from starlette.testclient import TestClient
 
 import dcmh
-from dcmh import starter
+from dcmh.methods import starter
 from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
 from dcmh.service import Settings, answers, create_app, static

@@ -11,8 +11,9 @@ from served import COUNT, TOKEN, UNREADABLE, problem
 from starlette.testclient import TestClient
 
 from dcmh.errors import ParameterError
-from dcmh.search import SearchIndex, place
+from dcmh.search import SearchIndex
 from dcmh.service import Settings, answers, create_app
+from dcmh.stores.local import layout
 from toy_photos import load
 
 
@@ -121,7 +122,7 @@ class TestAdding:
             assert not index.catalogue.skipped()
 
     def test_another_writer_is_waited_for_or_told(self, writer, own, monkeypatch):
-        with place.writer(own / "photos.dcmh"):
+        with layout.writer(own / "photos.dcmh"):
             answer = add(writer, png())
             assert problem(answer, 503, "busy")["title"] == "Another process is writing the index."
             assert int(answer.headers["retry-after"]) >= 1
@@ -165,4 +166,4 @@ class TestUploadedItems:
         app = create_app(own / "photos.dcmh", Settings(token_file=str(tmp_path / "token")))
         with TestClient(app, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
             add(client, png())
-        assert place.read_header(own / "photos.dcmh")["items"] == COUNT + 1
+        assert layout.read_header(own / "photos.dcmh")["items"] == COUNT + 1

@@ -11,7 +11,7 @@ import pytest
 from served import problem
 
 from dcmh.errors import ModelError
-from dcmh.service import door, log, running, static
+from dcmh.service import log, middleware, running, static
 from dcmh.service.limits import Buckets, Pool
 from dcmh.service.problems import Problem
 
@@ -22,7 +22,7 @@ class TestHeaders:
     )
     def test_all_answers_have_them(self, client, path):
         headers = client.get(path).headers
-        for name, value in door.HEADERS.items():
+        for name, value in middleware.HEADERS.items():
             if name != b"cache-control":
                 assert headers[name.decode()] == value.decode()
         policy = headers["content-security-policy"]

@@ -112,7 +112,7 @@ class TestThumbnail:
     def test_it_is_made_once(self, serve, monkeypatch):
         client = serve()
         first = client.get("/api/items/3/thumbnail").content
-        monkeypatch.setattr("dcmh.images.thumbnail", None)
+        monkeypatch.setattr("dcmh.inputs.images.thumbnail", None)
         assert client.get("/api/items/3/thumbnail").content == first
 
     def test_the_kept_ones_are_bounded(self, serve):

@@ -13,7 +13,7 @@ from dcmh.cli.options import Switch
 from dcmh.errors import ParameterError
 
 if TYPE_CHECKING:
-    from dcmh.bench import Pace, Task, Workbench
+    from dcmh.experiments.bench import Pace, Task, Workbench
 
 
 def bench(
@@ -58,7 +58,7 @@ def bench(
     json
         Print the result as JSON.
     """
-    from dcmh import bench
+    from dcmh.experiments import bench
 
     if jobs < 1:
         raise ParameterError(f"--jobs {jobs}: at least one run at a time.")
@@ -87,7 +87,7 @@ def bench(
 
 def _to_do(tasks: list[Task], out: Path) -> tuple[list[Task], Pace, int]:
     """The runs without a result; how long the others took, and how many of those their method refused."""
-    from dcmh import bench
+    from dcmh.experiments import bench
 
     todo, pace, failed = [], bench.Pace(), 0
     for task in tasks:
@@ -102,7 +102,7 @@ def _to_do(tasks: list[Task], out: Path) -> tuple[list[Task], Pace, int]:
 
 def _run(workbench: Workbench, todo: list[Task], out: Path, jobs: int, pace: Pace) -> int:
     """Run what is to do; how many runs their method refused."""
-    from dcmh import bench
+    from dcmh.experiments import bench
 
     for note in workbench.notes(todo):
         console.say(note)

@@ -11,12 +11,12 @@ from dcmh.cli import FAILED, console
 from dcmh.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from dcmh.data.fetch import Progress
+    from dcmh.data.benchmarks.fetch import Progress
 
 
 def get(source: str, *, anew: bool, json: bool) -> int:
     """Download and unpack."""
-    from dcmh.data import fetch, official
+    from dcmh.data.benchmarks import fetch, official
 
     name, folder = _place(source)
     console.say(f"{official.SOURCES[name].title} into {folder}. Terms: {official.SOURCES[name].licence}.")
@@ -42,8 +42,8 @@ def get(source: str, *, anew: bool, json: bool) -> int:
 
 def check(source: str, *, json: bool) -> int:
     """Look at everything; 1 where something is missing or wrong."""
-    from dcmh.data import official
-    from dcmh.data.check import check as look
+    from dcmh.data.benchmarks import official
+    from dcmh.data.benchmarks.check import check as look
 
     name, folder = _place(source)
     findings = look(name, folder)
@@ -67,7 +67,7 @@ def check(source: str, *, json: bool) -> int:
 
 def about(name: str, folder: Path | None) -> dict[str, Any]:
     """Licence, size and origin of a benchmark, for JSON."""
-    from dcmh.data import official
+    from dcmh.data.benchmarks import official
 
     source = official.SOURCES[name]
     archives = [
@@ -106,7 +106,7 @@ def about_lines(record: dict[str, Any]) -> list[tuple[str, object]]:
 
 def state(name: str) -> str:
     """At a glance, without looking into the files."""
-    from dcmh.data import official
+    from dcmh.data.benchmarks import official
 
     folder = official.home_folder(name)
     there = folder.is_dir() and any(folder.iterdir())
@@ -114,7 +114,8 @@ def state(name: str) -> str:
 
 
 def _place(source: str) -> tuple[str, Path]:
-    from dcmh.data import named, official
+    from dcmh.data import named
+    from dcmh.data.benchmarks import official
 
     found = named(source)
     if found is None or found[0] not in official.SOURCES:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dcmh.engines.address import hide_secrets
+from dcmh.stores.address import hide_secrets
 
 EVERY = 10.0  # seconds between progress lines where stderr is no terminal
 

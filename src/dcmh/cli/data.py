@@ -98,7 +98,8 @@ def describe(data: Dataset) -> dict[str, Any]:
 
 
 def _built_in() -> list[dict[str, str]]:
-    from dcmh.data import available, official
+    from dcmh.data import available
+    from dcmh.data.benchmarks import official
 
     found = []
     for name, what in available().items():
@@ -112,7 +113,8 @@ def _built_in() -> list[dict[str, str]]:
 
 def _benchmark(name: str) -> dict[str, Any] | None:
     """What is known about a benchmark, and whether its folder is there; None for other data."""
-    from dcmh.data import named, official
+    from dcmh.data import named
+    from dcmh.data.benchmarks import official
 
     found = named(name)
     if found is None or found[0] not in official.SOURCES:
@@ -124,7 +126,7 @@ def _benchmark(name: str) -> dict[str, Any] | None:
 
 def _modality(column: Column) -> dict[str, Any]:
     from dcmh.data import Texts, Vectors
-    from dcmh.text import BagOfWords
+    from dcmh.util.text import BagOfWords
 
     record: dict[str, Any] = {"kind": column.kind, "observed": int(column.observed.sum())}
     if isinstance(column, Texts):
@@ -136,7 +138,7 @@ def _modality(column: Column) -> dict[str, Any]:
 
 def _unreadable(data: Dataset) -> list[dict[str, str]]:
     from dcmh.data import Images
-    from dcmh.images import unreadable
+    from dcmh.inputs.images import unreadable
 
     found = []
     for name, column in data.columns.items():

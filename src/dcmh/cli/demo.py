@@ -62,7 +62,7 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
 def _learn(place: Path) -> tuple[Split, Report, Dataset]:
     """What `dcmh train openmoji` does, with a word on each step."""
     from dcmh import DCMH
-    from dcmh import device as devices
+    from dcmh.util import device as devices
 
     device = str(devices.resolve())
     model = DCMH(bits=BITS, device=device, **SETTINGS)
@@ -102,7 +102,7 @@ def _held_out_picture(queries: Dataset) -> Dataset:
 def _search(model: Path, data: Dataset, folder: Path, picture: Dataset) -> list[dict[str, Any]]:
     """What `dcmh index` and `dcmh search` do: the first hits of some words, and of a held-out drawing."""
     from dcmh.search import SearchIndex
-    from dcmh.text import index_words
+    from dcmh.util.text import index_words
 
     held = {word for text in data["text"].values for word in index_words(str(text or ""))}
     found: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.cli import console, team
+from dcmh.cli import console, processes
 from dcmh.cli.index import load
 from dcmh.cli.options import Switch
 from dcmh.cli.source import as_table, say_skipped
@@ -17,7 +17,7 @@ from dcmh.errors import DataError, ModelError, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset
-    from dcmh.search.encoders import Encoders
+    from dcmh.search.encode import Encoders
 
 FORMAT = 1
 KIND = "dcmh codes"
@@ -66,11 +66,11 @@ def encode(
     json
         Print the result as JSON.
     """
-    from dcmh.search.encoders import Encoders
+    from dcmh.search.encode import Encoders
 
     if workers < 1:
         raise ParameterError(f"--workers must be at least 1, not {workers}.")
-    encoders = Encoders(model, device=team.device_of(device))
+    encoders = Encoders(model, device=processes.device_of(device))
     if modality not in encoders.modalities:
         raise ParameterError(f"{model} knows no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
     items = load(data, text, model)
@@ -110,16 +110,16 @@ def _encoded(
     from dcmh.search.shards import Shards
 
     shards = Shards(out.with_name(f".{out.name}.shards"), encoders, items[modality], modality)
-    rank, size = team.place()
+    rank, size = processes.place()
     if console.follows():
-        shards.help(rank * len(shards.parts) // size, lambda: team.is_fresh(out / HEADER))
+        shards.help(rank * len(shards.parts) // size, lambda: processes.is_fresh(out / HEADER))
         return None
     shards.open()
     done = shards.count()
     if done:
         console.say(f"{done:,} of {len(shards.rows):,} are encoded already.")
     try:
-        with team.helpers(workers), console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
+        with processes.helpers(workers), console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
             shards.work(progress=bar.update)
             found, failed = shards.finish(bar.update)
     except KeyboardInterrupt:
@@ -142,7 +142,7 @@ def _write(
     """The folder, whole or not at all."""
     import numpy as np
 
-    from dcmh.files import whole_folder
+    from dcmh.util.atomic import whole_folder
 
     names = [items.ids[row] for row in rows]
     broken = next((name for name in names if len(name.splitlines()) != 1), None)

@@ -53,7 +53,7 @@ def evaluate(
         Print the result as JSON.
     """
     import dcmh
-    from dcmh import device as devices
+    from dcmh.util import device as devices
 
     hasher = dcmh.load(model)
     where = str(devices.resolve(device))

@@ -6,7 +6,7 @@ import io
 import sys
 
 from dcmh.cli import COMMANDS, app
-from dcmh.files import write_text
+from dcmh.util.atomic import write_text
 
 WIDTH = 100
 

@@ -14,8 +14,8 @@ from cyclopts import Parameter
 from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
-from dcmh.engines.address import Address, is_address, parse
 from dcmh.errors import DCMHError, ParameterError
+from dcmh.stores.address import Address, is_address, parse
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset
@@ -71,7 +71,7 @@ def index(
     json
         Print the result as JSON.
     """
-    from dcmh import starter
+    from dcmh.methods import starter
 
     if device != "auto":
         _resolve(device)  # what is not there should be said before the work
@@ -164,16 +164,16 @@ def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | No
     if isinstance(out, Address):
         return _model_at(out, model, rebuild=rebuild)
     from dcmh.methods import folder
-    from dcmh.search import place
+    from dcmh.stores.local import layout
 
     if out is not None:
-        place.check_target(out)
-    there = out is not None and place.is_index(out)
+        layout.check_target(out)
+    there = out is not None and layout.is_index(out)
     if model is None:
-        return out / place.MODEL if out is not None and there else None
+        return out / layout.MODEL if out is not None and there else None
     given = folder.read_record(model)["fingerprint"]
     if out is not None and there and not rebuild:
-        place.check_model(out, place.read_header(out)["fingerprint"], given, console.command("--rebuild"))
+        layout.check_model(out, layout.read_header(out)["fingerprint"], given, console.command("--rebuild"))
     return model
 
 
@@ -188,8 +188,7 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
 
 
 def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> SearchIndex:
-    from dcmh import starter
-    from dcmh.methods import folder
+    from dcmh.methods import folder, starter
     from dcmh.search import SearchIndex
 
     record = folder.read_record(model)
@@ -224,7 +223,7 @@ def _told(device: str, update: Callable[[int, int], None]) -> Callable[[int, int
 
 
 def _resolve(device: str) -> str:
-    from dcmh import device as devices
+    from dcmh.util import device as devices
 
     return str(devices.resolve(device))
 

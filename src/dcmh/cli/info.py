@@ -9,8 +9,8 @@ from typing import Any
 from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.workspace import STATE
-from dcmh.engines.address import is_address, parse
 from dcmh.errors import DataError
+from dcmh.stores.address import is_address, parse
 
 
 def info(path: str, /, *, json: Switch = False) -> None:
@@ -109,8 +109,8 @@ def _index(header: Path) -> dict[str, Any]:
 
 
 def _search_index(place: Path) -> dict[str, Any]:
-    from dcmh.catalogue import UPDATE, Catalogue
-    from dcmh.search import place as layout
+    from dcmh.stores.local import layout
+    from dcmh.stores.local.catalogue import UPDATE, Catalogue
 
     header = layout.read_header(place)
     catalogue = Catalogue(place / layout.CATALOGUE)
@@ -137,10 +137,10 @@ def _search_index(place: Path) -> dict[str, Any]:
 def _collection(address: str) -> dict[str, Any]:
     from contextlib import closing
 
-    from dcmh import remote
-    from dcmh.catalogue import UPDATE
+    from dcmh import stores
+    from dcmh.stores.local.catalogue import UPDATE
 
-    with closing(remote.connect(parse(address))) as catalogue:
+    with closing(stores.connect(parse(address))) as catalogue:
         about = catalogue.open()
         sizes = json_lines.loads(about.get("sizes", "{}"))
         current = sizes.get("generation") == int(about["generation"])
@@ -162,7 +162,7 @@ def _collection(address: str) -> dict[str, Any]:
 
 def _state(update: str | None, *, current: bool) -> str:
     """Whether dcmh index came to its end, and whether somebody else has changed the index since."""
-    from dcmh.catalogue import FINISHED, UNFINISHED
+    from dcmh.stores.local.catalogue import FINISHED, UNFINISHED
 
     if update == UNFINISHED or (update != FINISHED and not current):  # nothing is noted in an older index
         return "unfinished: run dcmh index again"
@@ -185,9 +185,9 @@ def _is_results(place: Path) -> bool:
 
 
 def _results(place: Path) -> dict[str, Any]:
-    from dcmh import report
+    from dcmh.experiments import tables
 
-    runs = report.read(place)
+    runs = tables.read(place)
     return {
         "data": sorted({run.data for run in runs}),
         "runs": len(runs),

@@ -9,7 +9,7 @@ from dcmh.cli import console
 
 if TYPE_CHECKING:
     from dcmh.evaluation import Report
-    from dcmh.metrics import Ties
+    from dcmh.evaluation.metrics import Ties
 
 
 def table(report: Report, ties: Sequence[Ties] = ("stable", "expected")) -> str:

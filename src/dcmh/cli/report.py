@@ -9,7 +9,7 @@ from dcmh.cli import console
 from dcmh.cli.options import Switch
 
 if TYPE_CHECKING:
-    from dcmh.report import Group, Table
+    from dcmh.experiments.tables import Group, Table
 
 
 def report(
@@ -45,8 +45,8 @@ def report(
     json
         Print the result as JSON.
     """
-    from dcmh import report
-    from dcmh.report.render import to_json
+    from dcmh.experiments import tables as report
+    from dcmh.experiments.tables.render import to_json
 
     groups = report.groups(report.read(results))
     tables = report.tables(groups, ties=ties, against_paper=against == "paper")
@@ -66,8 +66,8 @@ def report(
 
 
 def _write_tables(tables: list[Table], folder: Path) -> list[Path]:
-    from dcmh import report
-    from dcmh.files import write_text
+    from dcmh.experiments import tables as report
+    from dcmh.util.atomic import write_text
 
     files = []
     for table in tables:
@@ -78,18 +78,18 @@ def _write_tables(tables: list[Table], folder: Path) -> list[Path]:
 
 
 def _draw(groups: list[Group], figure: str, folder: Path, ties: str) -> list[Path]:
-    from dcmh import report
     from dcmh.errors import DataError
+    from dcmh.experiments import tables
 
     files = []
-    for kind in report.FIGURES if figure == "all" else (figure,):
+    for kind in tables.FIGURES if figure == "all" else (figure,):
         try:
-            found = report.figures(groups, kind, ties=ties)  # type: ignore[arg-type]
+            found = tables.figures(groups, kind, ties=ties)  # type: ignore[arg-type]
         except DataError as error:
             if figure != "all":
                 raise
             console.say(str(error))
             continue
         for one in found:
-            files += report.draw(one, folder)
+            files += tables.draw(one, folder)
     return files

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dcmh.search import Hit, Hits, SearchIndex
 
 WIDTH = 70  # letters of a text that the table shows
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # dcmh.images would load Pillow
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # dcmh.inputs.images would load Pillow
 BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # of the files of pictures
 
 

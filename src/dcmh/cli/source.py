@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from dcmh.cli import console
 from dcmh.errors import DataError
-from dcmh.files import check_spelling
+from dcmh.util.atomic import check_spelling
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Images
-    from dcmh.views import View
+    from dcmh.inputs.views import View
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ def say_skipped(skipped: list[tuple[str, str]], where: str = "", *, every: bool 
 
 
 def _unreadable(column: Images, view: View, device: str, name: str) -> dict[int, str]:
-    from dcmh.views import FeatureView
+    from dcmh.inputs.views import FeatureView
 
     failed: dict[int, str] = {}
     if isinstance(view, FeatureView):
-        from dcmh import features
+        from dcmh.inputs import features
 
         with console.progress(f"features of {name}s ({view.network})", "pictures") as bar:
             features.extract(
@@ -176,7 +176,7 @@ def _unreadable(column: Images, view: View, device: str, name: str) -> dict[int,
                 on_error=failed.__setitem__,
             )
     else:
-        from dcmh.images import unreadable
+        from dcmh.inputs.images import unreadable
 
         with console.progress(f"reading {name}s", "pictures") as bar:
             failed |= dict(unreadable(column, progress=bar.update))

@@ -134,7 +134,7 @@ def source_of(data: str, items: DataOptions, dcmh: DCMHOptions) -> source.Source
 
 
 def device_of(name: str | None) -> str:
-    from dcmh import device as devices
+    from dcmh.util import device as devices
 
     return str(devices.resolve(name or "auto"))
 
@@ -157,7 +157,7 @@ def _check_out(out: Path) -> None:
 def _check_similarity(model: Hasher, split: Split) -> None:
     """Refuse what cannot be learned from these items."""
     if (spec := getattr(model, "similarity", None)) is not None:
-        from dcmh import similarity
+        from dcmh.methods.dcmh import similarity
 
         similarity.learn_from(spec, split.train)
 
@@ -167,7 +167,7 @@ def _say_similarity(model: Hasher, split: Split) -> None:
     spec = getattr(model, "similarity", None)
     if spec is None:
         return
-    from dcmh import similarity
+    from dcmh.methods.dcmh import similarity
 
     console.say(similarity.learn_from(spec, split.train).said)
     if split.query.labels is None:
@@ -181,7 +181,7 @@ def _say_similarity(model: Hasher, split: Split) -> None:
 def _intention(model: Hasher, data: Dataset, split: Split, device: str) -> str:
     """One line on what is about to happen."""
     from dcmh.data import Texts
-    from dcmh.text import BagOfWords
+    from dcmh.util.text import BagOfWords
 
     words = [
         f"{len(BagOfWords().fit(column.values)):,} words"

@@ -19,8 +19,8 @@ from dcmh.errors import DataError, MissingExtra, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Split
+    from dcmh.experiments.tuning import Outcome, Parts, Result, Search
     from dcmh.methods.dcmh import DCMH
-    from dcmh.tuning import Outcome, Parts, Result, Search
 
 CONFIG, TABLE = "tuned.toml", "table.md"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "": 1}
@@ -60,7 +60,7 @@ def tune(
     data
         As for dcmh train.
     """
-    from dcmh.tuning import Search
+    from dcmh.experiments.tuning import Search
 
     run = run or TuneOptions()
     budget = seconds(run.budget)
@@ -130,7 +130,7 @@ def _run(search: Search) -> Outcome:
 
 def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:
     """The table: each trial beside the defaults of its stage, on the items that select and on those that confirm."""
-    from dcmh.tuning import spelt
+    from dcmh.experiments.tuning import spelt
 
     base = {(one.trial.stage, one.trial.seed): one for one in results if not one.trial.changes}
     header = ["length", "seed", "settings", "iterations", "MAP select", "to defaults"]
@@ -169,7 +169,7 @@ def _config(
 
 
 def _write(out: Path, outcome: Outcome, config: dict[str, Any], model: DCMH) -> list[Path]:
-    from dcmh.files import write_text
+    from dcmh.util.atomic import write_text
 
     lines = [f"# By dcmh tune: {outcome.verdict}"]
     lines += [f"{name.replace('_', '-')} = {_toml(value)}" for name, value in config.items()]
@@ -183,7 +183,7 @@ def _write(out: Path, outcome: Outcome, config: dict[str, Any], model: DCMH) -> 
 
 def _draw(out: Path, outcome: Outcome, model: DCMH) -> list[Path]:
     """The curves over gamma and over eta, from the first stage."""
-    from dcmh.report.figures import draw, over_setting
+    from dcmh.experiments.tables.figures import draw, over_setting
 
     files: list[Path] = []
     first = [one for one in outcome.results if one.trial.stage == outcome.results[0].trial.stage]

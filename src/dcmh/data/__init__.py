@@ -8,13 +8,13 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from dcmh.data import official
+from dcmh.data.benchmarks import official
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.dataset import Dataset, similarity
 from dcmh.data.labels import labels_from_text
 from dcmh.data.splits import Split, make_split, split_given
 from dcmh.errors import DataError, ParameterError
-from dcmh.files import check_spelling
+from dcmh.util.atomic import check_spelling
 
 __all__ = [
     "Column",
@@ -32,7 +32,7 @@ __all__ = [
     "split_given",
 ]
 
-# The module dcmh.data.NAME has a function load.
+# The module dcmh.data.benchmarks.NAME has a function load.
 _BUILT_IN = {
     **{name: source.what for name, source in official.SOURCES.items()},
     "openmoji": "about 1,900 emoji drawings with names and tags; 9 groups are the labels; CC BY-SA 4.0",
@@ -57,7 +57,7 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
     name = str(source)
     known = named(name) if isinstance(source, str) else None
     if known is not None:
-        module = importlib.import_module(f"dcmh.data.{_MODULES.get(known[0], known[0])}")
+        module = importlib.import_module(f"dcmh.data.benchmarks.{_MODULES.get(known[0], known[0])}")
         return _call(module.load, name, () if known[1] is None else (known[1],), options)
     path = Path(source).expanduser()
     if name == "" or not path.exists():
@@ -69,10 +69,10 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
         from dcmh.data import mat
 
         return _call(mat.load, name, (path,), options)
-    from dcmh.data import pairs
+    from dcmh.data import tables
 
-    if path.suffix.lower() in pairs.SUFFIXES:
-        return _call(pairs.load, name, (path,), options)
+    if path.suffix.lower() in tables.SUFFIXES:
+        return _call(tables.load, name, (path,), options)
     raise DataError(f"Cannot read data from {name}. Give {_READ}; or a name: {', '.join(_BUILT_IN)}.")
 
 
@@ -87,9 +87,9 @@ def named(source: str) -> tuple[str, Path | None] | None:
 
 
 def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:
-    from dcmh.data import folder, mat, pairs
+    from dcmh.data import folder, mat, tables
 
-    listed = any((path / name).is_file() for name in (*pairs.PAIRS, *pairs.CAPTIONS))
+    listed = any((path / name).is_file() for name in (*tables.PAIRS, *tables.CAPTIONS))
     if not listed and any(path.glob("*.mat")) and not folder.image_files(path)[0]:
         return _call(mat.load, str(path), (path,), options)
     return _call(folder.load, str(path), (path,), options)

@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.columns import Kind
+from dcmh.data.columns import IMAGE_SUFFIXES, Kind
 from dcmh.errors import DataError
-from dcmh.text import mended
+from dcmh.util.text import mended
 
 Vector = NDArray[np.float32]
 
 
 def kind_of(cells: Iterable[Any]) -> Kind:
     """What a column holds, by its first cell that is not blank: numbers or a .npy file, a picture's file, or words."""
-    from dcmh.images import IMAGE_SUFFIXES
-
     first = next((cell for cell in cells if words(cell) is not None), None)
     if _are_numbers(first):
         return "vector"

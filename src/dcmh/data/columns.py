@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
-from dcmh.text import mended
+from dcmh.util.text import mended
 
 Kind = Literal["image", "text", "vector"]
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
 class Store(Protocol):
@@ -83,7 +84,7 @@ class Images:
         return self.root / value if self.root is not None else Path(value)
 
     def source(self, row: int) -> Path | NDArray[np.uint8] | bytes | None:
-        """What `dcmh.images.decode` takes: the file, the bytes or the array of one picture; None where it is missing."""
+        """What `dcmh.inputs.images.decode` takes: the file, the bytes or the array of one picture; None where it is missing."""
         value = self.values[row]
         if isinstance(value, Stored):
             return value.read()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text, labels_from_words
 from dcmh.errors import DataError
-from dcmh.text import mended
+from dcmh.util.text import mended
 
 if TYPE_CHECKING:
     from dcmh.data.splits import Split

@@ -6,12 +6,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from dcmh.data import pairs
-from dcmh.data.columns import Images, Texts
+from dcmh.data import tables
+from dcmh.data.columns import IMAGE_SUFFIXES, Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
-from dcmh.images import IMAGE_SUFFIXES
-from dcmh.text import mended
+from dcmh.util.text import mended
 
 
 def load(
@@ -31,18 +30,18 @@ def load(
     text
         A table, "FILE" or "FILE:image column,text column", its path counted from the folder.
     modalities
-        Which columns of the table are modalities. See `dcmh.data.pairs.load`.
+        Which columns of the table are modalities. See `dcmh.data.tables.load`.
     keep_partial
         Keep photos without text, or items that lack any modality; otherwise they are left out, and a note says so.
     """
     folder = Path(folder)
     if text is not None:
         file, columns = _named_table(folder, text)
-        return pairs.load(file, columns=columns, modalities=modalities, keep_partial=keep_partial)
-    for name in pairs.PAIRS:
+        return tables.load(file, columns=columns, modalities=modalities, keep_partial=keep_partial)
+    for name in tables.PAIRS:
         if (folder / name).is_file():
-            return pairs.load(folder / name, modalities=modalities, keep_partial=keep_partial)
-    for name in pairs.CAPTIONS:
+            return tables.load(folder / name, modalities=modalities, keep_partial=keep_partial)
+    for name in tables.CAPTIONS:
         if (folder / name).is_file():
             return _with_captions(folder, folder / name, modalities, keep_partial)
     data = _with_text_files(folder, keep_partial)
@@ -104,13 +103,13 @@ def _with_captions(folder: Path, file: Path, modalities: str | Sequence[str] | N
     images, skipped = image_files(folder)
     if not images:
         raise _no_images(folder)
-    table = pairs.read(file, modalities=modalities)
+    table = tables.read(file, modalities=modalities)
     if table.picture is not None:
         named = {os.path.normpath(cell) for row in table.rows if (cell := row.cells[table.picture]) is not None}
         blank = dict.fromkeys(table.kinds)
         others = [image for image in images if os.path.normpath(image) not in named]
-        table.rows.extend(pairs.Row({**blank, table.picture: image}) for image in others)
-    data = pairs.from_table(table, keep_partial=keep_partial)
+        table.rows.extend(tables.Row({**blank, table.picture: image}) for image in others)
+    data = tables.from_table(table, keep_partial=keep_partial)
     data.skipped += skipped
     return data
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
-from dcmh.text import BagOfWords, singular, words_of
+from dcmh.util.text import BagOfWords, singular, words_of
 
 MIN_LABELS = 4
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError
-from dcmh.files import write_text
+from dcmh.util.atomic import write_text
 
 FORMAT = 1
 _CHANGED = (

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from dcmh import codes
 from dcmh.data.dataset import JOINT
 from dcmh.errors import DataError
+from dcmh.evaluation.metrics import TIES, Counts, Ties, rank_counts, stable_average_precision
+from dcmh.evaluation.metrics.paired import paired_counts, paired_stable
+from dcmh.evaluation.metrics.ties import check_k
 from dcmh.evaluation.report import DirectionReport, Relevance, Report
-from dcmh.metrics import TIES, Counts, Ties, rank_counts, stable_average_precision
-from dcmh.metrics.paired import paired_counts, paired_stable
-from dcmh.metrics.ties import check_k
 
 KS = (1, 5, 10, 50, 100)
 

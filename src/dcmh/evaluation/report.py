@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
-from dcmh.metrics import Curve, Lookup, Ties
+from dcmh.evaluation.metrics import Curve, Lookup, Ties
 
 Relevance = Literal["labels", "pairing"]
 

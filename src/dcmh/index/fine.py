@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
-from dcmh.files import whole_file, write_text
+from dcmh.util.atomic import whole_file, write_text
 
 HEADER, IDS, VECTORS = "fine.json", "ids.npy", "fine.npy"
 BLOCK = 4096  # rows that become float32 at a time: they stay in a core's cache

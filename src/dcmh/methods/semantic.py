@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Kind
 from dcmh.errors import DataError
 from dcmh.inputs import sentences
+from dcmh.inputs.views import SentenceView, View, WordView
 from dcmh.methods import fine as fine_space
 from dcmh.methods.base import Arrays, Hasher
-from dcmh.views import SentenceView, View, WordView
 
 ITERATIONS = 50
 

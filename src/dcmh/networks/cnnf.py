@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from dcmh import device as devices
 from dcmh.errors import MissingExtra, ModelError
-from dcmh.networks import relu
-from dcmh.networks.lrn import relu_lrn
-from dcmh.networks.relu import bias_relu
+from dcmh.networks.gpu import relu
+from dcmh.networks.gpu.lrn import relu_lrn
+from dcmh.networks.gpu.relu import bias_relu
+from dcmh.util import device as devices
 
 SIZE = 224
 FEATURES = 4096
@@ -47,7 +47,7 @@ class First(nn.Conv2d):
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else mean.dtype
         plain = dtype == torch.float64 or pixels.requires_grad
         if not plain and pixels.is_contiguous(memory_format=torch.channels_last) and devices.has_triton():
-            from dcmh.networks import pixel_kernels
+            from dcmh.networks.gpu import pixel_kernels
 
             return pixel_kernels.centred_blocks(pixels, mean, self.stride[0], dtype)
         return blocks((pixels - mean).to(dtype), self.stride[0])
@@ -135,7 +135,7 @@ class CNNF(nn.Module):
 def _pool(x: Tensor, after: int = 0) -> Tensor:
     """3 x 3 maxima with stride 2. MatConvNet pads conv1's map by one row and column after the image; ReLU maps may pad by 0."""
     if relu.has_kernels(x):
-        from dcmh.networks import pool_kernels
+        from dcmh.networks.gpu import pool_kernels
 
         return pool_kernels.max_pool(x, (x.shape[2] + after - 1) // 2, (x.shape[3] + after - 1) // 2)
     return functional.max_pool2d(functional.pad(x, (0, after, 0, after)) if after else x, 3, 2)

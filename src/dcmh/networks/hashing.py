@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dcmh import distributed
+from dcmh.networks import distributed
 from dcmh.networks.mlp import FoldedMLP, HashMLP, TextNetwork
 
 
@@ -32,7 +32,7 @@ class PixelNetwork(nn.Module):
         self.head = head
         self.fixed_statistics = fixed_statistics
         # In lists, so that they are no second copies of the backbone's weights: it wrapped for several processes, and its
-        # form for encoding on a CPU, made when it is needed first (`dcmh.features.hashed`).
+        # form for encoding on a CPU, made when it is needed first (`dcmh.inputs.features.hashed`).
         self._parallel: list[nn.Module] = []
         self.encoder: list[nn.Module] = []
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
-from dcmh.search.encoders import Encoders
-from dcmh.text import mended
+from dcmh.search.encode import Encoders
+from dcmh.util.text import mended
 
 
 def as_dataset(

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcmh.catalogue import Catalogue
 from dcmh.methods.folder import read_record
-from dcmh.search import place
 from dcmh.search.calibration import HELD
-from dcmh.search.encoders import Encoders, shared_modalities
+from dcmh.search.encode import Encoders, shared_modalities
+from dcmh.stores.local import layout
+from dcmh.stores.local.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
@@ -52,20 +52,20 @@ def check_data(model: Hasher | Path, data: Dataset) -> None:
 
 
 def begin(folder: Path, model: Hasher | Path, choices: Choices) -> tuple[Catalogue, Encoders]:
-    """The catalogue of a folder and the hash functions for it; begun where there is none. Needs `place.writer`."""
-    catalogue = place.begin(folder, model, rebuild=choices.rebuild, report=choices.report_text, codes=choices.codes)
+    """The catalogue of a folder and the hash functions for it; begun where there is none. Needs `layout.writer`."""
+    catalogue = layout.begin(folder, model, rebuild=choices.rebuild, report=choices.report_text, codes=choices.codes)
     in_memory = None if isinstance(model, Path) else model
-    return catalogue, Encoders(folder / place.MODEL, in_memory, device=choices.device)
+    return catalogue, Encoders(folder / layout.MODEL, in_memory, device=choices.device)
 
 
 def opened(folder: Path, model: Path | None = None) -> tuple[Catalogue, Encoders]:
     """The catalogue of a folder and its hash functions; another model than it was built with is refused."""
-    was = place.read_header(folder)["fingerprint"]
+    was = layout.read_header(folder)["fingerprint"]
     if model is not None:
-        place.check_model(folder, was, str(read_record(model)["fingerprint"]))
-    encoders = Encoders(folder / place.MODEL)
-    place.check_model(folder, was, str(encoders.record["fingerprint"]))
-    return Catalogue(folder / place.CATALOGUE), encoders
+        layout.check_model(folder, was, str(read_record(model)["fingerprint"]))
+    encoders = Encoders(folder / layout.MODEL)
+    layout.check_model(folder, was, str(encoders.record["fingerprint"]))
+    return Catalogue(folder / layout.CATALOGUE), encoders
 
 
 def bring(
@@ -76,7 +76,7 @@ def bring(
     keep_gone: bool,
     progress: Progress | None,
 ) -> Changes:
-    """Bring the catalogue of a folder up to date with the data. Needs `place.writer`.
+    """Bring the catalogue of a folder up to date with the data. Needs `layout.writer`.
 
     Where the data lies is noted before the first item, so that what an interrupted run leaves has whole paths.
     """
@@ -84,10 +84,10 @@ def bring(
     from dcmh.search.update import Update
 
     root = data_root(data)
-    place.check_root(catalogue.place, place.noted_roots(folder, catalogue), root)
+    layout.check_root(catalogue.place, layout.noted_roots(folder, catalogue), root)
     update = Update(catalogue, encoders, data, root=root, keep=keep_gone, progress=progress)
     update.check()
-    place.remember_root(folder, catalogue, root)
+    layout.remember_root(folder, catalogue, root)
     changes = update.run()
-    place.write_skipped(folder, changes.skipped)
+    layout.write_skipped(folder, changes.skipped)
     return changes

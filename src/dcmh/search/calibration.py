@@ -26,7 +26,7 @@ from dcmh.index.fine import FineIndex
 from dcmh.methods import folder as model_folder
 from dcmh.search import rank
 from dcmh.search.rank import Collection, Found, Ranking, Request, Wanted
-from dcmh.text import index_words
+from dcmh.util.text import index_words
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset

@@ -12,8 +12,8 @@ import numpy as np
 from dcmh import codes
 from dcmh.data.columns import Column, Images, Texts
 from dcmh.errors import ImageError
-from dcmh.images import content_hash
-from dcmh.search.encoders import Encoders, PictureEncoder, Prepared, encode_texts
+from dcmh.inputs.images import content_hash
+from dcmh.search.encode import Encoders, PictureEncoder, Prepared, encode_texts
 
 Codes = dict[int, bytes]  # row to packed code
 Failed = dict[int, str]  # row to reason

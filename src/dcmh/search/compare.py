@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dcmh.catalogue import Item
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
-from dcmh.files import check_spelling
-from dcmh.remote.catalogue import AnyCatalogue
-from dcmh.search.place import UPLOADED
+from dcmh.stores.base import AnyCatalogue
+from dcmh.stores.local.catalogue import Item
+from dcmh.stores.local.layout import UPLOADED
+from dcmh.util.atomic import check_spelling
 
 HASH = 16  # bytes of a picture's hash, with which a content begins
 

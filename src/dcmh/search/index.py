@@ -9,18 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from dcmh import starter
-from dcmh.catalogue import Catalogue, Item
-from dcmh.engines.address import Address, is_address
 from dcmh.errors import DataError, ParameterError, QueryError
 from dcmh.index.arguments import as_id
-from dcmh.search import adding, asking, building, calibration, place, rank
+from dcmh.methods import starter
+from dcmh.search import adding, building, calibration, rank
+from dcmh.search import query as queries
 from dcmh.search.building import Choices, Progress
 from dcmh.search.calibration import Calibration
-from dcmh.search.encoders import Encoders
-from dcmh.search.hits import Hit, Hits, Query
+from dcmh.search.encode import Encoders
 from dcmh.search.rank import Found, Request, Wanted
+from dcmh.search.results import Hit, Hits, Query
 from dcmh.search.stored import StoredCodes, try_to_save
+from dcmh.stores.address import Address, is_address
+from dcmh.stores.local import layout
+from dcmh.stores.local.catalogue import Catalogue, Item
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
@@ -48,8 +50,8 @@ class SearchIndex:
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
         self._codes = StoredCodes(folder, catalogue, encoders)
-        self.calibration = Calibration.read(folder / place.MODEL, fine=encoders.fine is not None)
-        self._file = place.identity(folder)
+        self.calibration = Calibration.read(folder / layout.MODEL, fine=encoders.fine is not None)
+        self._file = layout.identity(folder)
 
     # -- making, opening, closing -----------------------------------------------------------------------------------
 
@@ -103,9 +105,9 @@ class SearchIndex:
     def _make(
         cls, model: Hasher | Path, data: Dataset, folder: Path, choices: Choices, progress: Progress | None
     ) -> Self:
-        place.check_target(folder)
+        layout.check_target(folder)
         building.check_data(model, data)
-        with place.writer(folder):
+        with layout.writer(folder):
             catalogue, encoders = building.begin(folder, model, choices)
             changes = building.bring(folder, catalogue, encoders, data, choices.keep_gone, progress)
             index = cls(folder, catalogue, encoders)
@@ -159,7 +161,7 @@ class SearchIndex:
     @property
     def root(self) -> Path | None:
         """The folder that relative paths count from: beside the index as it was, or where it was."""
-        return place.known_root(self.folder, self.catalogue)
+        return layout.known_root(self.folder, self.catalogue)
 
     # -- searching --------------------------------------------------------------------------------------------------
 
@@ -203,7 +205,7 @@ class SearchIndex:
         self, text: str | None = None, image: Any = None, *, vector: Any = None, as_: str | None = None
     ) -> tuple[Query, Request]:
         """What `search` asks, with its code, and how it is put to the index."""
-        return asking.ask(self.encoders, text, image, vector, as_)
+        return queries.ask(self.encoders, text, image, vector, as_)
 
     def near(
         self,
@@ -218,7 +220,7 @@ class SearchIndex:
     ) -> Hits:
         """The best items for a packed code, or a `Query.key`, that `ask` gave in a modality."""
         began = time.perf_counter()
-        query, request = asking.ask_code(self.encoders, key, modality, self._codes.modalities)
+        query, request = queries.ask_code(self.encoders, key, modality, self._codes.modalities)
         return self._answer(query, request, began, Wanted(k, radius, in_, offset), at_least)
 
     def similar(
@@ -239,7 +241,9 @@ class SearchIndex:
             if item in self._codes[modality]:
                 key = self._codes[modality].codes([item])[0].tobytes()
                 vector = self.catalogue.fine_of(modality, [item]).get(item)
-                query, request = asking.ask_code(self.encoders, key + (vector or b""), modality, self._codes.modalities)
+                query, request = queries.ask_code(
+                    self.encoders, key + (vector or b""), modality, self._codes.modalities
+                )
                 query = replace(query, text=about.text, image=about.path)
                 wanted = Wanted(k, radius, in_, offset, without=item)
                 return self._answer(query, request, began, wanted, at_least)
@@ -258,7 +262,7 @@ class SearchIndex:
         collection = rank.Collection(self._codes.now(), self._codes.fine, self.catalogue, len(self), texts)
         ranking = rank.search(collection, request, wanted)
         if not request.known and not ranking.found and wanted.radius is None:
-            raise asking.no_answer(self.encoders, query, request)
+            raise queries.no_answer(self.encoders, query, request)
         hits = self._hits(ranking.found, query, request, ranking, first)
         nearest = next(
             iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request, ranking)), None
@@ -294,7 +298,7 @@ class SearchIndex:
                 precision = self.calibration.precision(
                     one, position, query.kind, request.modality, ranking, has_text=has_text
                 )
-                path = place.path_of(self.folder, item, root)
+                path = layout.path_of(self.folder, item, root)
                 why = (one.modality, item.name, one.score, one.fine, one.words)
                 hits.append(Hit(one.id, one.distance, self.bits, precision, item.text, path, item.labels, *why))
         return hits
@@ -313,7 +317,7 @@ class SearchIndex:
 
     def path_of(self, item: Item) -> Path | None:
         """Where an item's picture lies."""
-        return place.path_of(self.folder, item, self.root)
+        return layout.path_of(self.folder, item, self.root)
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
@@ -378,13 +382,13 @@ class SearchIndex:
 
     def replaced(self) -> bool:
         """Whether the folder holds another index by now, whole, which `refresh` cannot take in: open it anew."""
-        if place.identity(self.folder) in (None, self._file) or not place.is_index(self.folder):
+        if layout.identity(self.folder) in (None, self._file) or not layout.is_index(self.folder):
             return False
-        with contextlib.closing(Catalogue(self.folder / place.CATALOGUE)) as other:
-            return bool(place.read_header(self.folder)["generation"] == other.generation)
+        with contextlib.closing(Catalogue(self.folder / layout.CATALOGUE)) as other:
+            return bool(layout.read_header(self.folder)["generation"] == other.generation)
 
     def _writer(self) -> contextlib.AbstractContextManager[None]:
-        return place.writer(self.folder)
+        return layout.writer(self.folder)
 
     def _bring(self, data: Dataset, keep_gone: bool, progress: Progress | None) -> Changes:
         """Bring the index up to date, within the caller's `_writer`."""

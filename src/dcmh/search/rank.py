@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcmh.data.dataset import JOINT
 from dcmh.errors import ParameterError
 from dcmh.index import HammingIndex, Index
-from dcmh.index.remote import ALONE
+from dcmh.stores.codes import ALONE
 
 EVERYTHING = 200_000  # items up to which every fine vector is scored
 CANDIDATES = 5_000  # by Hamming distance, of more items

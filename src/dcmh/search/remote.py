@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcmh import remote
-from dcmh.engines.address import Address, parse
+from dcmh import stores
 from dcmh.errors import ModelError
-from dcmh.home import home
 from dcmh.index.fine import FineIndex
 from dcmh.index.protocol import Index
 from dcmh.index.results import Results
 from dcmh.methods import folder as model_folder
-from dcmh.remote import models
-from dcmh.remote.catalogue import RemoteCatalogue, check_model
-from dcmh.search import place as layout
 from dcmh.search.building import Choices, Progress, check_data
 from dcmh.search.calibration import Calibration
-from dcmh.search.encoders import Encoders
+from dcmh.search.encode import Encoders
 from dcmh.search.index import SearchIndex
 from dcmh.search.rank import EVERYTHING, Ids, Scores
+from dcmh.stores import models
+from dcmh.stores.address import Address, parse
+from dcmh.stores.base import RemoteCatalogue, check_model
+from dcmh.stores.local import layout
+from dcmh.util.cache import home
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
@@ -250,7 +250,7 @@ class RemoteSearchIndex(SearchIndex):
         """As `SearchIndex.build`."""
         address = parse(place)
         check_data(model, data)
-        with _closed_on_error(remote.connect(address)) as catalogue, catalogue.writer():
+        with _closed_on_error(stores.connect(address)) as catalogue, catalogue.writer():
             kept = models.keep(model, choices.report_text)
             fresh = choices.rebuild or not catalogue.read_about()
             catalogue.begin(model_folder.read_record(kept), rebuild=choices.rebuild, codes=choices.codes)
@@ -265,7 +265,7 @@ class RemoteSearchIndex(SearchIndex):
     def connect(cls, place: Address | Path | str, model: Path | str | None = None) -> Self:
         """As `SearchIndex.open`."""
         address = parse(place)
-        with _closed_on_error(remote.connect(address)) as catalogue:
+        with _closed_on_error(stores.connect(address)) as catalogue:
             about = catalogue.open()
             return cls(address, catalogue, Encoders(_model_of(catalogue, about["fingerprint"], model)))
 
@@ -336,14 +336,14 @@ def _closed_on_error(catalogue: RemoteCatalogue) -> Iterator[RemoteCatalogue]:
 
 def model_at(place: Address | Path | str) -> Path | None:
     """The model that a collection was made with; None where there is no collection."""
-    with contextlib.closing(remote.connect(parse(place))) as catalogue:
+    with contextlib.closing(stores.connect(parse(place))) as catalogue:
         about = catalogue.read_about()
         return _model_of(catalogue, about["fingerprint"], None) if about else None
 
 
 def check_model_at(place: Address | Path | str, model: Path) -> None:
     """Refuse another model than a collection was made with, before any work."""
-    with contextlib.closing(remote.connect(parse(place))) as catalogue:
+    with contextlib.closing(stores.connect(parse(place))) as catalogue:
         about = catalogue.read_about()
         if about:
             check_model(catalogue.place, about["fingerprint"], str(model_folder.read_record(model)["fingerprint"]))

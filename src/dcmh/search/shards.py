@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import Column, Images, Texts
-from dcmh.files import whole_file
 from dcmh.search.columns import Codes, Failed, encode_column
-from dcmh.search.encoders import BATCH, Encoders
+from dcmh.search.encode import BATCH, Encoders
+from dcmh.util.atomic import whole_file
 
 LEAST = 32 * BATCH  # rows in a shard: whole batches, also of those that a GPU takes
 MOST_SHARDS = 20_000

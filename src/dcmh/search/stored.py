@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from dcmh import codes
-from dcmh.catalogue import Catalogue
 from dcmh.data.dataset import JOINT
 from dcmh.errors import BusyError, ModelError
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
-from dcmh.search import place
-from dcmh.search.encoders import Encoders
+from dcmh.search.encode import Encoders
+from dcmh.stores.local import layout
+from dcmh.stores.local.catalogue import Catalogue
 
 
 class StoredCodes(Mapping[str, HammingIndex]):
@@ -53,13 +53,13 @@ class StoredCodes(Mapping[str, HammingIndex]):
 
     def read(self) -> None:
         """Take the state of the folder."""
-        header = place.read_header(self.folder)
+        header = layout.read_header(self.folder)
         generation = self.catalogue.generation
         if header["generation"] == generation:
             with contextlib.suppress(ModelError):  # damaged: they can be made again
                 indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
                 fine = {
-                    name: FineIndex.load(self.folder / place.CODES / name, generation)
+                    name: FineIndex.load(self.folder / layout.CODES / name, generation)
                     for name in header.get("fine", ())
                 }
                 self._indexes, self._fine = indexes, fine
@@ -112,16 +112,16 @@ class StoredCodes(Mapping[str, HammingIndex]):
     def save(self) -> None:
         """Write the codes and index.json, which is last, so that a reader finds current codes or knows they are not.
 
-        Needs `place.writer`.
+        Needs `layout.writer`.
         """
         if self.is_saved() or self.catalogue.generation != self.generation:
             return  # as it is, or what is in memory is out of date: another process has changed the index
         counts = {name: len(index) for name, index in self._indexes.items()}
         for name, index in self._indexes.items():
-            index.save(self.folder / place.CODES / name)
+            index.save(self.folder / layout.CODES / name)
         for name, vectors in self._fine.items():
-            vectors.save(self.folder / place.CODES / name, self.generation)
-        place.write_header(
+            vectors.save(self.folder / layout.CODES / name, self.generation)
+        layout.write_header(
             self.folder,
             bits=self.bits,
             generation=self.generation,
@@ -134,11 +134,11 @@ class StoredCodes(Mapping[str, HammingIndex]):
         )
 
     def is_saved(self) -> bool:
-        header = place.read_header(self.folder)
+        header = layout.read_header(self.folder)
         return bool(header["generation"] == self.generation)
 
     def _mapped(self, modality: str, count: int) -> HammingIndex:
-        index = HammingIndex.load(self.folder / place.CODES / modality)
+        index = HammingIndex.load(self.folder / layout.CODES / modality)
         if len(index) != count or index.bits != self.bits:
             raise ModelError(f"The codes of {self.folder} are out of date.")
         return index
@@ -151,5 +151,5 @@ class StoredCodes(Mapping[str, HammingIndex]):
 
 def try_to_save(stored: StoredCodes) -> None:
     """Save unless somebody else writes the folder or it may not be written: then codes are made anew next time too."""
-    with contextlib.suppress(BusyError, ModelError, OSError), place.writer(stored.folder):
+    with contextlib.suppress(BusyError, ModelError, OSError), layout.writer(stored.folder):
         stored.save()

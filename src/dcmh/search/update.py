@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import codes
-from dcmh.catalogue import FINISHED, UNFINISHED, UPDATE, Item, Skipped
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
-from dcmh.images import content_hash
+from dcmh.inputs.images import content_hash
 from dcmh.inputs.sentences import one_blas_thread
-from dcmh.remote.catalogue import AnyCatalogue
 from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
-from dcmh.search.encoders import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
+from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
+from dcmh.stores.base import AnyCatalogue
+from dcmh.stores.local.catalogue import FINISHED, UNFINISHED, UPDATE, Item, Skipped
 
 PICTURES = BATCH  # in a group on a CPU; a GPU takes more
 ENTRIES = 1024  # in a group at most, whatever they need

@@ -18,7 +18,7 @@ from dcmh import __version__
 from dcmh.errors import DCMHError
 from dcmh.search import SearchIndex
 from dcmh.service import about, docs, items, problems, search, static
-from dcmh.service.door import Door
+from dcmh.service.middleware import Door
 from dcmh.service.settings import Settings
 from dcmh.service.state import Service
 

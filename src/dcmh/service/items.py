@@ -8,16 +8,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, Response
 
-from dcmh import images
-from dcmh.catalogue import Item
 from dcmh.errors import ImageError, QueryError
+from dcmh.inputs import images
 from dcmh.service import answers, changes, thumbnails, uploads
 from dcmh.service.problems import Problem, document, no_item
 from dcmh.service.reload import Opened
 from dcmh.service.search import ItemId, public_name, reply
 from dcmh.service.state import Service
 from dcmh.service.thumbnails import Picture
-from dcmh.text import mended
+from dcmh.stores.local.catalogue import Item
+from dcmh.util.text import mended
 
 LONGEST_TEXT, MOST_LABELS, LONGEST_LABEL = 10_000, 64, 200
 # A browser asks each time whether the picture is still the same: after a rebuild an id may be another item's.

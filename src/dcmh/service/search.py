@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from dcmh.errors import DataError, ParameterError, QueryError
 from dcmh.search import SearchIndex
-from dcmh.search.hits import Hit, Hits
-from dcmh.search.hits import Query as Asked
+from dcmh.search.results import Hit, Hits
+from dcmh.search.results import Query as Asked
 from dcmh.service import answers, uploads
 from dcmh.service.problems import Problem, document, no_item, not_encodable
 from dcmh.service.reload import Opened

@@ -15,7 +15,7 @@ from dcmh.errors import DCMHError, ImageError, QueryError
 from dcmh.index import scan
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
-from dcmh.search.hits import Query
+from dcmh.search.results import Query
 from dcmh.service import uploads
 from dcmh.service.limits import Buckets, Pool
 from dcmh.service.memory import give_back

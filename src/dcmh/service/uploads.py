@@ -12,7 +12,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from dcmh.images import FORMATS
+from dcmh.inputs.images import FORMATS
 from dcmh.service.problems import Problem
 from dcmh.service.settings import Settings
 

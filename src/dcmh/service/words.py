@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Any
 
-from dcmh.text import BagOfWords
+from dcmh.util.text import BagOfWords
 
 
 class Vocabulary:

@@ -1,16 +1,23 @@
-"""What was computed once and can be computed again: vectors under the hash of what they were made from."""
+"""The cache folder, and the vectors kept in it under the hash of what they were computed from."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
-from dcmh.home import home
+
+
+def home() -> Path:
+    """The cache folder: $DCMH_HOME, or ~/.cache/dcmh. It need not exist yet."""
+    given = os.environ.get("DCMH_HOME")
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "dcmh"
 
 
 class VectorStore:

@@ -1,0 +1,129 @@
+"""Counts per distance: all that is needed to judge a ranking whose ties have no order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.codes import MAX_BITS, check_bits
+from dcmh.errors import DataError
+from dcmh.evaluation.metrics.curves import Lookup, lookup_of
+from dcmh.evaluation.metrics.ties import Ties, average_precision_of, found_of
+
+BLOCK = 1 << 22  # pairs looked at together: a few tens of megabytes
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """For each query and distance, how many database points lie there, and how many of them are relevant.
+
+    points, relevant : (n_queries, bits + 1) int32
+    """
+
+    points: NDArray[np.int32]
+    relevant: NDArray[np.int32]
+
+    @property
+    def bits(self) -> int:
+        return int(self.points.shape[1]) - 1
+
+    @property
+    def queries(self) -> int:
+        return len(self.points)
+
+    @property
+    def database(self) -> int:
+        return int(self.points[0].sum())
+
+    @property
+    def chance(self) -> float:
+        """Share of relevant pairs: the precision of a random ranking."""
+        return int(self.relevant.sum(dtype=np.int64)) / (self.queries * self.database)
+
+    @property
+    def without_relevant(self) -> int:
+        """How many queries have no relevant point at all; each counts 0 in MAP."""
+        return int((self.relevant.sum(axis=1) == 0).sum())
+
+    def average_precision(self, *, ties: Ties = "expected", k: int | None = None) -> NDArray[np.float64]:
+        """Average precision of each query, (n_queries,). ties="stable" needs `stable_average_precision`."""
+        return average_precision_of(self.points, self.relevant, ties=ties, k=k)
+
+    def mean_average_precision(self, *, ties: Ties = "expected", k: int | None = None) -> float:
+        return float(self.average_precision(ties=ties, k=k).mean())
+
+    def precision_at(self, ks: Sequence[int], *, ties: Ties = "expected") -> NDArray[np.float64]:
+        """Mean share of relevant points among the first k, (len(ks),)."""
+        return precision_of(found_of(self.points, self.relevant, ks, ties=ties), ks, self.database)
+
+    def recall_at(self, ks: Sequence[int], *, ties: Ties = "expected") -> NDArray[np.float64]:
+        """Mean share of a query's relevant points that are among the first k, (len(ks),)."""
+        return recall_of(found_of(self.points, self.relevant, ks, ties=ties), self.relevant.sum(axis=1))
+
+    def lookup(self) -> Lookup:
+        """Precision, recall and F of hash lookup at every radius 0..bits."""
+        return lookup_of(self.points, self.relevant)
+
+
+def precision_of(found: NDArray[np.float64], ks: Sequence[int], database: int) -> NDArray[np.float64]:
+    # A database of fewer than k points returns them all, and its precision is over those.
+    return np.asarray((found / np.minimum(np.asarray(ks), database)).mean(axis=0))
+
+
+def recall_of(found: NDArray[np.float64], wanted: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray((found / np.maximum(wanted, 1)[:, None]).mean(axis=0))
+
+
+def count(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | None = None) -> Counts:
+    """Counts per distance 0..bits of two (n_queries, n_database) matrices; without bits, up to the largest distance."""
+    check_pairs(distance, relevant, bits=bits)
+    columns = (int(distance.max()) if bits is None else bits) + 1
+    histogram = np.zeros((len(distance), columns, 2), np.int32)
+    for rows in blocks(*distance.shape):
+        near = distance[rows].astype(np.int64)
+        first = np.arange(len(near))[:, None] * columns  # (rows, 1)
+        keys = 2 * (first + near) + relevant[rows]
+        histogram[rows] = np.bincount(keys.ravel(), minlength=2 * len(near) * columns).reshape(-1, columns, 2)
+    return Counts(points=histogram.sum(axis=2, dtype=np.int32), relevant=histogram[:, :, 1].copy())
+
+
+def blocks(n_queries: int, n_database: int) -> Iterator[slice]:
+    """Runs of queries whose pairs with the database fit in memory."""
+    step = max(1, BLOCK // n_database)
+    for start in range(0, n_queries, step):
+        yield slice(start, start + step)
+
+
+def check_pairs(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | None = None) -> None:
+    """Refuse what cannot be distances and relevance of the same pairs."""
+    check_relevant(relevant)
+    if not np.issubdtype(distance.dtype, np.integer):
+        raise DataError(f"Hamming distances are integers, not {distance.dtype}. Use dcmh.codes.hamming.")
+    if distance.shape != relevant.shape:
+        raise DataError(
+            f"Distances have shape {distance.shape} but relevance has {relevant.shape}. Both are (queries, database)."
+        )
+    most = MAX_BITS if bits is None else check_bits(bits)
+    least, largest = int(distance.min()), int(distance.max())
+    if least < 0 or largest > most:
+        raise DataError(
+            f"Hamming distances of {most} bits lie from 0 to {most}, these from {least} to {largest}. "
+            "Use dcmh.codes.hamming."
+        )
+
+
+def check_relevant(relevant: NDArray[Any]) -> None:
+    """Refuse what cannot be relevance of query-database pairs."""
+    if relevant.dtype != np.bool_:
+        raise DataError(
+            f"Relevance must be booleans, not {relevant.dtype}. "
+            "For shared labels: query_labels @ database_labels.T > 0."
+        )
+    if relevant.ndim != 2 or relevant.size == 0:
+        raise DataError(
+            f"Relevance must be a matrix (queries, database) with at least one pair, not shape {relevant.shape}."
+        )

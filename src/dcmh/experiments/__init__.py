@@ -1,0 +1,1 @@
+"""Experiments: benchmark plans, their tables and figures, and the search for parameters."""

@@ -1,0 +1,256 @@
+"""A bench: which methods run on which data, at which lengths, with which seeds. One TOML file.
+
+data = "../photos"              a name of `dcmh data`, or a path: from this file's folder, else from the current one
+name = "photos"                 the folder under results/; default: after the data
+features = ["cnn", "sift"]      see FEATURES
+weights = "imagenet-vgg-f.mat"  for cnn-f; a path like that of the data
+bits = [16, 32, 64]
+seeds = [0, 1, 2]               of the methods
+ties = "stable"                 the rule that `dcmh report` shows first
+k = 50                          only the first k ranks count in MAP; default: all
+
+[split]                         default: the split that the data came with
+queries = 2000
+train = 5000                    default: all that are no queries
+seed = 0                        without it every run draws its own split, with its own seed
+
+[methods.cca]                   one table a method; settings as in `dcmh methods cca`
+ridge = 1e-3
+[methods.dcmh-fine]             any other name, with the method in it
+method = "dcmh"
+features = ["pixels"]           in place of the list above
+[methods.dcmh-fine.grid]        each value on its own, the other settings as above
+gamma = [0.5, 1, 2]
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dcmh import methods
+from dcmh.data import named
+from dcmh.errors import ParameterError
+from dcmh.evaluation.metrics import TIES
+from dcmh.methods.base import Hasher
+
+FEATURES = {
+    "pixels": "the pictures themselves: the method looks at them in its own way",
+    "cnn": "the penultimate layer of EfficientNet-Lite0",
+    "cnn-f": "the penultimate layer of CNN-F, the paper's; needs weights",
+    "sift": "bags of 500 visual words; sift-512 for another number of words",
+    "given": "vectors that came with the data",
+}
+_SIFT = re.compile(r"sift(-\d{1,5})?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_KEYS = ("data", "name", "features", "weights", "bits", "seeds", "ties", "k", "split", "methods")
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """How items are divided; without a number of queries, as the data came."""
+
+    queries: int | None = None
+    train: int | None = None
+    seed: int | None = None
+
+    @property
+    def folder(self) -> str:
+        if self.queries is None:
+            return "given"
+        parts = [f"queries{self.queries}", f"train{'all' if self.train is None else self.train}"]
+        return "-".join(parts if self.seed is None else [*parts, f"seed{self.seed}"])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method of the bench: a label, the method behind it, and its settings."""
+
+    label: str
+    method: str
+    features: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the file says, checked; paths are found."""
+
+    file: Path
+    data: str
+    name: str
+    bits: tuple[int, ...]
+    seeds: tuple[int, ...]
+    ties: str
+    k: int | None
+    weights: Path | None
+    split: SplitPlan
+    methods: tuple[Entry, ...]
+
+
+def read(file: Path | str) -> Config:
+    """Read and check a bench file. Whether its data can be read is seen when it runs."""
+    file = Path(file)
+    try:
+        record = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(f"Cannot read the bench {file}: {error.strerror}. Give a TOML file.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{file} is not TOML: {error}. docs/bench.md has an example.") from error
+    try:
+        return _config(file, record)
+    except ParameterError as error:
+        raise ParameterError(f"{file}: {error}") from error
+
+
+def _config(file: Path, record: dict[str, Any]) -> Config:
+    _check_keys(record, _KEYS, "the bench")
+    data = _given(record, "data", str, "a name of dcmh data, or a path")
+    known = named(data)
+    where = str(_find(data, file))
+    if known is not None:
+        where = data if known[1] is None else f"{known[0]}:{_find(str(known[1]), file)}"
+    features = _features(record.get("features", ["cnn"]))
+    ties = record.get("ties", "stable")
+    if ties not in TIES:
+        raise ParameterError(f"ties must be one of {', '.join(TIES)}, not {ties!r}.")
+    weights = record.get("weights")
+    return Config(
+        file=file,
+        data=where,
+        name=_folder_name(record.get("name", Path(where).stem if known is None else known[0])),
+        bits=_numbers(record, "bits", 1),
+        seeds=_numbers(record, "seeds", 0),
+        ties=ties,
+        k=None if "k" not in record else _number(record["k"], "k", 1),
+        weights=None if weights is None else _find(weights, file),
+        split=_split(record.get("split", {})),
+        methods=_methods(record.get("methods"), features, file),
+    )
+
+
+def _split(record: Any) -> SplitPlan:
+    _check_keys(record, ("queries", "train", "seed"), "[split]")
+    if record and "queries" not in record:
+        raise ParameterError("[split] needs queries, such as queries = 2000. Without [split] the data's own is used.")
+    low = {"queries": 1, "train": 1, "seed": 0}
+    return SplitPlan(**{name: _number(value, f"[split] {name}", low[name]) for name, value in record.items()})
+
+
+def _methods(record: Any, features: tuple[str, ...], file: Path) -> tuple[Entry, ...]:
+    if not isinstance(record, dict) or not record:
+        raise ParameterError("it names no methods. Write a table for each, such as [methods.dcmh].")
+    return tuple(_entry(label, table, features, file) for label, table in record.items())
+
+
+def _entry(label: str, table: Any, features: tuple[str, ...], file: Path) -> Entry:
+    if not isinstance(table, dict):
+        raise ParameterError(f"[methods.{label}] must be a table of settings.")
+    settings = dict(table)
+    method = settings.pop("method", label)
+    own = {name: value for name, value in parameters_of(method).items() if name not in ("bits", "seed", "device")}
+    seen = _features(settings.pop("features", list(features)))
+    grid = settings.pop("grid", {})
+    _check_keys(grid, own, f"[methods.{label}.grid]")
+    _check_keys(settings, own, f"[methods.{label}]", "method", "features", "grid")
+    if settings.get("weights") is not None:
+        settings["weights"] = str(_find(settings["weights"], file))
+    for name, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ParameterError(f"[methods.{label}.grid] {name} must be a list of values, such as [0.5, 1, 2].")
+    entry = Entry(
+        label=_folder_name(label),
+        method=method,
+        features=seen,
+        settings={name: _as(own[name], value) for name, value in settings.items()},
+        grid={name: tuple(_as(own[name], value) for value in values) for name, values in grid.items()},
+    )
+    for point in grid_points(entry):
+        kind_of(method)(**{**entry.settings, **point})  # values that make no sense are refused now, not after an hour
+    return entry
+
+
+@cache
+def kind_of(method: str) -> type[Hasher]:
+    """The class of a method; looked up once, as a bench asks for it again and again."""
+    return methods.get(method)
+
+
+@cache
+def parameters_of(method: str) -> Mapping[str, Any]:
+    """The settings of a method with its own values for them."""
+    return {name: value.default for name, value in inspect.signature(kind_of(method)).parameters.items()}
+
+
+def grid_points(entry: Entry) -> list[dict[str, Any]]:
+    """What each point of the grid changes; the first changes nothing."""
+    return [{}, *({name: value} for name, values in entry.grid.items() for value in values)]
+
+
+def _as(own: Any, value: Any) -> Any:
+    """1 as 1.0 where the method's own value is a float, so that both are the same run."""
+    return float(value) if isinstance(own, float) and isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _features(value: Any) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if not isinstance(name, str) or not (name in FEATURES or _SIFT.fullmatch(name)):
+            raise ParameterError(f"no features {name!r}. There are: {', '.join(FEATURES)}, and sift-512 and the like.")
+    if not names:
+        raise ParameterError('features is an empty list. Name some, such as features = ["cnn"].')
+    return tuple(dict.fromkeys(names))
+
+
+def _find(path: Any, file: Path) -> Path:
+    """A path counts from the bench's folder; where that does not exist, from the current folder."""
+    if not isinstance(path, str) or not path:
+        raise ParameterError(f"expected a path, not {path!r}.")
+    beside = file.resolve().parent / Path(path).expanduser()
+    return beside.resolve() if beside.exists() else Path(path).expanduser()
+
+
+def _folder_name(name: Any) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ParameterError(
+            f"{name!r} cannot name a folder of results. Use letters, digits, dots and dashes; set name."
+        )
+    return name
+
+
+def _given(record: Mapping[str, Any], name: str, kind: type, what: str) -> Any:
+    if not isinstance(record.get(name), kind) or not record[name]:
+        raise ParameterError(f"{name} is missing. Give {what}.")
+    return record[name]
+
+
+def _numbers(record: Mapping[str, Any], name: str, low: int) -> tuple[int, ...]:
+    value = record.get(name, [])
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise ParameterError(f"{name} is missing. Give a list of whole numbers, such as {name} = [16, 32, 64].")
+    return tuple(dict.fromkeys(_number(number, name, low) for number in values))
+
+
+def _number(value: Any, name: str, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ParameterError(f"{name} must be a whole number of at least {low}, not {value!r}.")
+    return value
+
+
+def _check_keys(record: Any, known: Any, where: str, *also: str) -> None:
+    if not isinstance(record, dict):
+        raise ParameterError(f"{where} must be a table.")
+    for key in record:
+        if key not in (names := [*known, *also]):
+            close = difflib.get_close_matches(key, names, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ParameterError(f"{where} has no setting {key!r}.{hint} It has: {', '.join(names)}.")

@@ -1,0 +1,140 @@
+"""What runs of a bench share: the data, its features, its splits. Computed once a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from dcmh.data import Dataset, Images, Split, Texts, Vectors, load_dataset, split_given
+from dcmh.errors import DataError
+from dcmh.experiments.bench.config import Config
+from dcmh.experiments.bench.plan import NETWORKS, Task, has_network
+from dcmh.inputs import features as networks
+from dcmh.inputs.views import FeatureView
+from dcmh.methods.base import Hasher
+
+
+class Workbench:
+    """The data of a bench, seen through one feature set at a time."""
+
+    def __init__(self, config: Config, device: str = "auto") -> None:
+        self.config = config
+        self.device = device
+        self.progress: Callable[[int, int], None] | None = None
+        self._data: Dataset | None = None
+        self._splits: dict[tuple[str, int], Split] = {}
+        self._columns: dict[tuple[str, str], Vectors] = {}
+        self._seen: set[tuple[str, str | None]] = set()
+
+    @property
+    def data(self) -> Dataset:
+        """All items, with frequent words as labels where the source has none."""
+        if self._data is None:
+            data = load_dataset(self.config.data)
+            if data.labels is None:
+                texts = [name for name, column in data.columns.items() if isinstance(column, Texts)]
+                data = data.with_labels_from_text(*texts[:1])
+            self._data = data
+        return self._data
+
+    def notes(self, tasks: Iterable[Task]) -> list[str]:
+        """What the user should know about the data."""
+        said = [f"{self.config.name}: {note}" for note in self.data.notes]
+        named = sorted({task.features for task in tasks} - {"given"})
+        for name, column in self.data.columns.items():
+            if isinstance(column, Images) and column.bags is not None:
+                words = column.bags.values.shape[1]
+                said.append(f"{self.config.name}: sift-{words} is the bags of visual words that the {name}s came with.")
+        vectors = [name for name, column in self.data.columns.items() if isinstance(column, Vectors)]
+        if named and not any(isinstance(column, Images) for column in self.data.columns.values()):
+            said.append(
+                f"{self.config.name} comes with vectors ({', '.join(vectors)}): they are used as they are, "
+                f"under the name {', '.join(named)}."
+            )
+        return said
+
+    def split(self, task: Task, model: Hasher) -> Split:
+        """Query, database and training items as the run's method sees them."""
+        pictures = {name: column for name, column in self.data.columns.items() if isinstance(column, Images)}
+        if task.features == "given" and pictures:
+            raise DataError(
+                f"{self.config.name} holds pictures, no vectors, so the features 'given' are not there. "
+                "Take cnn, sift or pixels."
+            )
+        # A method that has an image network of its own gets the pictures, and looks at them through that network.
+        own = task.features in NETWORKS and has_network(task.method)
+        features = "pixels" if own else task.features
+        if features == "pixels":
+            for column in pictures.values():
+                self._warm(model, column)
+        drawn = task.seed if self.config.split.seed is None else self.config.split.seed
+        key = features, drawn
+        if key not in self._splits:
+            split = self._divide(drawn)
+            for name, column in pictures.items():
+                if features != "pixels":
+                    split = _with_column(split, name, self._vectors(features, name, column, split, drawn))
+            self._splits[key] = split
+        return self._splits[key]
+
+    def _divide(self, seed: int) -> Split:
+        planned = self.config.split
+        if planned.queries is None:
+            return split_given(self.data)
+        return self.data.split(planned.queries, planned.train, seed)
+
+    def _vectors(self, features: str, name: str, column: Images, split: Split, seed: int) -> Vectors:
+        if features in NETWORKS:
+            key = features, name
+            if key not in self._columns:
+                values = networks.extract(
+                    column,
+                    NETWORKS[features],
+                    weights=self._weights(features),
+                    device=self.device,
+                    progress=self.progress,
+                )
+                self._columns[key] = Vectors(values, observed=column.observed)
+            return self._columns[key]
+        from dcmh.inputs.sift import bag_of_visual_words
+
+        words = int(features.partition("-")[2] or 500)
+        if column.bags is not None and column.bags.values.shape[1] == words:  # the data set's own
+            return column.bags
+        bags = bag_of_visual_words(column, split.train_rows, words=words, progress=self.progress)
+        return Vectors(bags, observed=column.observed)
+
+    def _weights(self, features: str) -> Any:
+        if features == "cnn-f" and self.config.weights is None:
+            raise DataError(
+                'The features cnn-f need MatConvNet\'s imagenet-vgg-f.mat: write weights = "imagenet-vgg-f.mat" into '
+                f"{self.config.file}."
+            )
+        return self.config.weights if features == "cnn-f" else None
+
+    def _warm(self, model: Hasher, column: Images) -> None:
+        """Compute the features that the method will ask for, so that its training time is that of learning."""
+        view = model._view("image")
+        key = (view.network, str(view.weights)) if isinstance(view, FeatureView) else None
+        if isinstance(view, FeatureView) and key is not None and key not in self._seen:
+            networks.extract(column, view.network, weights=view.weights, device=self.device, progress=self.progress)
+            self._seen.add(key)
+
+
+def _with_column(split: Split, name: str, column: Vectors) -> Split:
+    def seen(part: Dataset, rows: Any) -> Dataset:
+        return Dataset(
+            {**part.columns, name: column.take(rows)},
+            labels=part.labels,
+            label_names=part.label_names,
+            ids=part.ids,
+            name=part.name,
+        )
+
+    return replace(
+        split,
+        query=seen(split.query, split.query_rows),
+        database=seen(split.database, split.database_rows),
+        train=seen(split.train, split.train_rows),
+    )

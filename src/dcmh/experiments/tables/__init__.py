@@ -1,0 +1,26 @@
+"""Tables and figures from the files that `dcmh bench` wrote, and from nothing else: `dcmh report`."""
+
+from __future__ import annotations
+
+from dcmh.experiments.tables.figures import FIGURES, Figure, draw, figures
+from dcmh.experiments.tables.render import FORMATS, render
+from dcmh.experiments.tables.results import Group, Run, groups, read
+from dcmh.experiments.tables.tables import Cell, Column, Row, Table, tables
+
+__all__ = [
+    "FIGURES",
+    "FORMATS",
+    "Cell",
+    "Column",
+    "Figure",
+    "Group",
+    "Row",
+    "Run",
+    "Table",
+    "draw",
+    "figures",
+    "groups",
+    "read",
+    "render",
+    "tables",
+]

@@ -1,0 +1,279 @@
+"""Results as tables: MAP of Hamming ranking, and hash lookup. What a table says; `render` gives it a form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from dcmh.evaluation import DirectionReport, short
+from dcmh.evaluation.metrics import Ties
+from dcmh.experiments.tables import printed
+from dcmh.experiments.tables.printed import Printed
+from dcmh.experiments.tables.results import PIXELS, Group, Line, mean_and_spread
+
+LOOKUP_BITS = 16  # the paper's
+RADII = (0, 1, 2)
+_MEASURES = {"precision": "Precision", "recall": "Recall", "f": "F-measure"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number, its standard deviation over seeds, and the footnote that says why it is missing."""
+
+    value: float | None = None
+    spread: float | None = None
+    best: bool = False
+    signed: bool = False
+    mark: int | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """`name` for programs, `title` for people."""
+
+    name: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """`kind`: method, paper, difference or chance."""
+
+    names: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    kind: str = "method"
+
+
+@dataclass(frozen=True)
+class Table:
+    """`name` is that of its files. `footnotes` are those that cells are marked with, counted from 1."""
+
+    name: str
+    caption: str
+    names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    footnotes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def tables(groups: Sequence[Group], *, ties: Ties | None = None, against_paper: bool = False) -> list[Table]:
+    """The MAP table and the lookup table of each data set, split and feature set."""
+    made = []
+    for group in groups:
+        several = sum(other.data == group.data for other in groups) > 1
+        for features in group.features:
+            tail = "-".join([group.data, *([group.split] if several else []), features])
+            rule = ties or _ties(group)
+            made.append(_map_table(group, features, rule, f"map-{tail}", against_paper))
+            made.append(_lookup_table(group, features, f"lookup-{tail}", against_paper))
+    return made
+
+
+def _map_table(group: Group, features: str, ties: Ties, name: str, against_paper: bool) -> Table:
+    lines = group.lines(features)
+    directions, lengths = _directions(lines), sorted({run.bits for line in lines for run in line.runs})
+    columns = list(product(directions, lengths))
+    footnotes = _Footnotes()
+
+    def cells(line: Line, value: Callable[[DirectionReport], float], marks: _Footnotes) -> list[Cell]:
+        return [_cell(line, bits, direction, value, marks) for direction, bits in columns]
+
+    paper = printed.find(group.data, features, "map") if against_paper else None
+    rows = _best([Row((line.title,), tuple(cells(line, lambda found: found.map[ties], footnotes))) for line in lines])
+    if paper is not None:
+        beside = [[paper.map(direction, line.method, bits) for direction, bits in columns] for line in lines]
+        rows = _beside(
+            rows, [numbers if paper.has(line.method) else None for numbers, line in zip(beside, lines, strict=True)]
+        )
+    everything = Line("chance", "", features, tuple(run for line in lines for run in line.runs))
+    chance = [
+        replace(cell, spread=None, mark=None) for cell in cells(everything, lambda found: found.chance, _Footnotes())
+    ]
+    rows.append(Row(("chance",), tuple(chance), "chance"))
+    return Table(
+        name=name,
+        caption=f"Hamming ranking, {_map_name(lines)} · {_about(group, features, lines)} · ties: {ties} · {_seeds(lines)}",
+        names=("method",),
+        columns=tuple(
+            Column(f"{direction}_{bits}", f"{short(direction, directions)} {bits} bits") for direction, bits in columns
+        ),
+        rows=tuple(rows),
+        footnotes=footnotes.sentences,
+        notes=(*_other_ties(lines, ties), *_notes(group, features, lines, paper, against_paper)),
+    )
+
+
+def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -> Table:
+    lines = group.lines(features)
+    lengths = sorted({run.bits for line in lines for run in line.runs})
+    bits = LOOKUP_BITS if LOOKUP_BITS in lengths else lengths[0]
+    directions = _directions(lines)
+    columns = list(product(directions, [radius for radius in RADII if radius <= bits]))
+    footnotes = _Footnotes()
+    paper = printed.find(group.data, features, "lookup") if against_paper and bits == LOOKUP_BITS else None
+    rows: list[Row] = []
+    beside: list[list[float | None] | None] = []  # what the paper prints, where it does
+    for line, measure in product(lines, _MEASURES):
+        cells = [
+            _cell(line, bits, direction, lambda found, m=measure, r=radius: getattr(found.lookup, m)[r], footnotes)  # type: ignore[misc]
+            for direction, radius in columns
+        ]
+        rows.append(Row((line.title, _MEASURES[measure]), tuple(cells)))
+        known = paper is not None and paper.has(line.method)
+        beside.append(
+            [paper.lookup(direction, line.method, measure, radius) for direction, radius in columns]
+            if paper is not None and known
+            else None
+        )
+    rows = _best(rows, where=_MEASURES["f"])
+    if paper is not None:
+        rows = _beside(rows, beside)
+    undefined = any(cell.value is None and cell.mark is None for row in rows for cell in row.cells)
+    gap = ["– : nothing is returned at this radius, so precision is undefined; or there is no such run."]
+    return Table(
+        name=name,
+        caption=f"Hash lookup, pooled over queries · {bits} bits · {_about(group, features, lines)} · {_seeds(lines, bits)}",
+        names=("method", "measure"),
+        columns=tuple(
+            Column(f"{direction}_r{radius}", f"{short(direction, directions)} r={radius}")
+            for direction, radius in columns
+        ),
+        rows=tuple(rows),
+        footnotes=footnotes.sentences,
+        notes=(*(gap if undefined else []), *_notes(group, features, lines, paper, against_paper)),
+    )
+
+
+class _Footnotes:
+    """Sentences of methods that refused, each once."""
+
+    def __init__(self) -> None:
+        self.sentences: tuple[str, ...] = ()
+
+    def mark(self, sentence: str) -> int:
+        if sentence not in self.sentences:
+            self.sentences = (*self.sentences, sentence)
+        return self.sentences.index(sentence) + 1
+
+
+def _cell(
+    line: Line, bits: int, direction: str, value: Callable[[DirectionReport], float], footnotes: _Footnotes
+) -> Cell:
+    runs = line.at(bits)
+    reports = [run.report for run in runs if run.report is not None and direction in run.report.directions]
+    values = [float(value(report[direction])) for report in reports]
+    refused = next((run for run in runs if run.error is not None), None)
+    mark = None if refused is None else footnotes.mark(f"{line.title}, {bits} bits: {refused.error}")
+    return Cell(*mean_and_spread(values), mark=mark)
+
+
+def _best(rows: list[Row], where: str | None = None) -> list[Row]:
+    """Mark the largest value of each column, among the rows of one measure."""
+    asked = [row for row in rows if where is None or where in row.names]
+    tops = [
+        max((cell.value for cell in column if cell.value is not None), default=None)
+        for column in zip(*(row.cells for row in asked), strict=True)
+    ]
+    marked = []
+    for row in rows:
+        cells = row.cells
+        if row in asked:
+            cells = tuple(
+                replace(cell, best=cell.value is not None and cell.value == top)
+                for cell, top in zip(cells, tops, strict=True)
+            )
+        marked.append(replace(row, cells=cells))
+    return marked
+
+
+def _beside(rows: list[Row], numbers: Sequence[Sequence[float | None] | None]) -> list[Row]:
+    """Each row with the printed numbers and the differences below it, where there are some."""
+    made = []
+    for row, values in zip(rows, numbers, strict=True):
+        made.append(row)
+        if values is None:
+            continue
+        made.append(Row(("· paper", *row.names[1:]), tuple(Cell(value) for value in values), "paper"))
+        differences = [
+            Cell(None if cell.value is None or value is None else cell.value - value, signed=True)
+            for cell, value in zip(row.cells, values, strict=True)
+        ]
+        made.append(Row(("· Δ", *row.names[1:]), tuple(differences), "difference"))
+    return made
+
+
+def _directions(lines: Sequence[Line]) -> list[str]:
+    reports = [run.report for line in lines for run in line.runs if run.report is not None]
+    found = dict.fromkeys(direction for report in reports for direction in report.directions)
+    return list(found) or ["image_to_text", "text_to_image"]
+
+
+def _ties(group: Group) -> Ties:
+    """The rule that the bench asked for."""
+    rules = {run.ties for run in group.runs}
+    return rules.pop() if len(rules) == 1 else "stable"  # type: ignore[return-value]
+
+
+def _map_name(lines: Sequence[Line]) -> str:
+    report = next((run.report for line in lines for run in line.runs if run.report is not None), None)
+    return f"MAP@{report.k}" if report is not None and report.k else "MAP"
+
+
+def _about(group: Group, features: str, lines: Sequence[Line]) -> str:
+    queries, database, train = (lines[0].runs[0] if lines else group.runs[0]).sizes
+    return (
+        f"{group.data} · features: {features} · {queries:,} queries, {database:,} in the database, "
+        f"{train:,} for training"
+    )
+
+
+def _seeds(lines: Sequence[Line], bits: int | None = None) -> str:
+    runs: dict[tuple[str, int], set[int]] = {}
+    for line in lines:
+        for run in line.runs:
+            if bits in (None, run.bits):
+                runs.setdefault((line.title, run.bits), set()).add(run.seed)
+    counts = sorted({len(seeds) for seeds in runs.values()}) or [0]
+    said = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{said} seed" if said == "1" else f"mean ± standard deviation over {said} seeds"
+
+
+def _other_ties(lines: Sequence[Line], ties: Ties) -> list[str]:
+    other: Ties = "stable" if ties == "expected" else "expected"
+    reports = [run.report for line in lines for run in line.runs if run.report is not None]
+    gaps = [abs(found.map[ties] - found.map[other]) for report in reports for found in report.directions.values()]
+    if not gaps:
+        return []
+    said = "Database order among ties" if other == "stable" else "The exact mean over all orders of ties"
+    return [f"{said} differs from these runs by at most {max(gaps):.4f}."]
+
+
+def _notes(group: Group, features: str, lines: Sequence[Line], paper: Printed | None, against_paper: bool) -> list[str]:
+    said = []
+    own = [line.title for line in lines if line.features == PIXELS]
+    if own and features != PIXELS:
+        said.append(f"{', '.join(own)}: learned from the pictures, not from {features} features.")
+    if len({run.fingerprint for line in lines for run in line.runs}) > 1:
+        said.append(
+            "The data changed between these runs, so they do not compare. Delete the old results and run again."
+        )
+    if against_paper:
+        said += _about_paper(group, features, lines, paper)
+    return said
+
+
+def _about_paper(group: Group, features: str, lines: Sequence[Line], paper: Printed | None) -> list[str]:
+    if not printed.is_the_papers(group.data):
+        return [f"The paper has no numbers for {group.data}: it reports on {' and '.join(printed.data_sets())}."]
+    if paper is None:
+        return [f"The paper has no such table for {group.data} with {features} features."]
+    said = [f"Paper: {paper.source}, {paper.described} features."]
+    queries, _, train = lines[0].runs[0].sizes
+    if (queries, train) != (paper.queries, paper.train):
+        said.append(
+            f"The paper has {paper.queries:,} queries and {paper.train:,} training items; "
+            f"these runs have {queries:,} and {train:,}."
+        )
+    return said

@@ -1,0 +1,243 @@
+"""Features of pictures by a frozen, pre-trained image network: computed once, kept on disk under the content's hash."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dcmh import networks
+from dcmh.data.columns import Images
+from dcmh.errors import DataError, ImageError, ParameterError
+from dcmh.inputs import images
+from dcmh.inputs.decoding import BATCH, OnError, decoded_batches, unreadable
+from dcmh.networks import efficientnet
+from dcmh.networks.hashing import PixelNetwork
+from dcmh.util import device as devices
+from dcmh.util.cache import VectorStore
+
+Progress = Callable[[int, int], None]  # pictures done, pictures in all
+
+BATCH_ON_GPU = 256  # with fewer it waits for its kernels to be launched
+
+_on_gpu = threading.Lock()  # how a GPU computes is set for the whole program: one thread at a time
+
+
+class Store(Protocol):
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]: ...
+    def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None: ...
+
+
+def extract(
+    column: Images,
+    network: str = "efficientnet-lite0",
+    *,
+    weights: Path | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+    on_error: OnError | None = None,
+) -> NDArray[np.float32]:
+    """Features of all pictures, shape (pictures, features); zeros where there is no picture.
+
+    A picture that cannot be read is an error, unless `on_error` takes it: then its features are zeros. On a CPU with oneDNN
+    the features of a picture do not depend on batches or threads (see `efficientnet.Encoder`), so training, indexing and
+    encoding share one cache. A GPU's features, which go into the same cache, differ in the last digits.
+    """
+    store = FeatureStore(network, weights)
+    keys = _content_hashes(column, on_error)
+    known = store.get([key for key in keys if key is not None])
+    missing: dict[bytes, int] = {}  # one row for each content: copies are computed once
+    for row, key in enumerate(keys):
+        if key is not None and key not in known:
+            missing.setdefault(key, row)
+    if missing:
+        known |= _compute(column, missing, network, weights, device, store, progress, on_error)
+    width = networks.features_of(network)
+    features = np.zeros((len(column), width), np.float32)
+    for row, key in enumerate(keys):
+        if key is None:
+            continue
+        if key in known:
+            features[row] = known[key]
+        elif on_error is not None and missing[key] != row:  # a copy of a picture that could not be read
+            on_error(row, "the same bytes as another unreadable file")
+    return features
+
+
+def _compute(
+    column: Images,
+    missing: dict[bytes, int],
+    network: str,
+    weights: Path | None,
+    device: str,
+    store: Store,
+    progress: Progress | None,
+    on_error: OnError | None,
+) -> dict[bytes, NDArray[np.float32]]:
+    target = devices.resolve(device)
+    backbone = frozen(network, weights, target)
+    computed: dict[bytes, NDArray[np.float32]] = {}
+    key_of = {row: key for key, row in missing.items()}
+    done, batch = 0, batch_on(target)
+    for rows, pixels in decoded_batches(column, list(missing.values()), batch=batch, on_error=on_error):
+        if len(pixels):
+            values = run(backbone, pixels, target)
+            entries = [(key_of[row], value) for row, value in zip(rows, values, strict=True)]
+            store.put(entries)
+            computed.update(entries)
+        done = min(done + batch, len(missing))
+        if progress:
+            progress(done, len(missing))
+    return computed
+
+
+def batch_on(target: torch.device) -> int:
+    """Pictures that go through a network at once."""
+    return BATCH_ON_GPU if target.type == "cuda" else BATCH
+
+
+def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Module:
+    """The image network as `run` takes it: pre-trained, at rest, on the device."""
+    backbone, _ = networks.backbone(network, weights=weights)
+    if isinstance(backbone, efficientnet.EfficientNetLite0):
+        if target.type == "cpu":
+            return efficientnet.Encoder(backbone)
+        backbone = efficientnet.fuse(backbone)
+    return backbone.eval().to(target, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) -> NDArray[np.float32]:
+    """Features of decoded pictures (n, height, width, 3), uint8.
+
+    On a CPU each core takes a few of them at a time. All of it is float32: bfloat16 is faster where the CPU has it, but
+    then codes would depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py). Nor is it tf32 on a GPU.
+    """
+
+    @torch.inference_mode()
+    def one(part: NDArray[np.uint8]) -> NDArray[np.float32]:
+        turn = _on_gpu if target.type == "cuda" else contextlib.nullcontext()
+        with turn, devices.current(target), devices.arithmetic("float32", target, tried=False):
+            return np.asarray(backbone(to_batch(part, target)).float().cpu().numpy(), np.float32)
+
+    if not isinstance(backbone, efficientnet.Encoder) or len(pixels) < 2:
+        return one(pixels)
+    threads = torch.get_num_threads()
+    size = min(backbone.BATCH, -(-len(pixels) // threads))
+    parts = [pixels[start : start + size] for start in range(0, len(pixels), size)]
+    if threads == 1:
+        return np.concatenate([one(part) for part in parts])
+    try:
+        with ThreadPoolExecutor(threads, "dcmh-network", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return np.concatenate(list(pool.map(one, parts)))
+    finally:
+        torch.set_num_threads(threads)  # what a thread sets for itself holds for threads begun later, too
+
+
+@torch.inference_mode()
+def outputs_of(
+    network: nn.Module, values: Images | NDArray[np.float32], bits: int, target: torch.device
+) -> NDArray[np.float32]:
+    """What a hash network at rest makes of pictures or vectors (n, width): (n, bits); zeros where there is no picture."""
+    outputs = np.zeros((len(values), bits), np.float32)
+    if isinstance(values, Images):
+        assert isinstance(network, PixelNetwork)
+        rows = np.flatnonzero(values.observed).tolist()
+        for some, pixels in decoded_batches(values, rows, batch=batch_on(target)):
+            outputs[some] = _of_pixels(network, pixels, target).cpu().numpy()
+    else:
+        for start in range(0, len(values), 2048):
+            vectors = torch.from_numpy(values[start : start + 2048]).to(target)
+            outputs[start : start + 2048] = network(vectors).cpu().numpy()
+    return outputs
+
+
+def _of_pixels(network: PixelNetwork, pixels: NDArray[np.uint8], target: torch.device) -> Tensor:
+    """Outputs (n, bits) of decoded pictures; on a CPU by the fast encoder, if it is for this network."""
+    if not takes_encoder(network, target):
+        return network(to_batch(pixels, target))  # type: ignore[no-any-return]
+    if not network.encoder:
+        network.encoder.append(efficientnet.Encoder(network.backbone))  # type: ignore[arg-type]
+    return network.head(torch.from_numpy(run(network.encoder[0], pixels, target)))  # type: ignore[no-any-return]
+
+
+def takes_encoder(network: PixelNetwork, target: torch.device) -> bool:
+    """Whether the fast form of its image network can do the work: EfficientNet-Lite0, in float32 on a CPU."""
+    single = next(network.backbone.parameters()).dtype == torch.float32 and not network.reduced
+    return single and target.type == "cpu" and isinstance(network.backbone, efficientnet.EfficientNetLite0)
+
+
+def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:
+    """Pictures (n, height, width, 3), uint8, as the float batch (n, 3, height, width), channels last, that networks take."""
+    batch = torch.as_tensor(pixels).to(target, non_blocking=True).permute(0, 3, 1, 2)
+    return batch.to(torch.float32, memory_format=torch.channels_last)
+
+
+def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | None]:
+    def one(row: int) -> bytes | None:
+        try:
+            source = column.source(row)
+            if isinstance(source, Path):
+                with contextlib.suppress(OSError):  # said by `content_hash`
+                    status = source.stat()
+                    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                    return _file_hash(source, state)
+            return None if source is None else images.content_hash(source)
+        except ImageError as error:
+            if on_error is None:
+                raise unreadable(column, row, error) from error
+            on_error(row, str(error))
+            return None
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(one, range(len(column))))
+
+
+@functools.lru_cache(maxsize=1 << 18)
+def _file_hash(path: Path, state: tuple[int, ...]) -> bytes:
+    """The content's hash, read once for a file that stays as it is: training and evaluating ask for it several times."""
+    return images.content_hash(path)
+
+
+class FeatureStore(VectorStore):
+    """Content hash to features, one file for each network and its weights."""
+
+    def __init__(self, network: str, weights: Path | None = None) -> None:
+        super().__init__("features", f"{network}-{_digests(network, weights)[0]}")
+
+
+def weights_digest(network: str, weights: Path | None) -> str:
+    """A hash of the weights file, by which a model knows the network that it learned with."""
+    return _digests(network, weights)[1]
+
+
+def _digests(network: str, weights: Path | None) -> tuple[str, str]:
+    """A short hash of the weights file, so that other weights never meet cached features; and a long one."""
+    path = efficientnet.imagenet_weights() if weights is None and network == "efficientnet-lite0" else weights
+    if path is None:
+        raise ParameterError(f"{network} needs its ImageNet weights. Give their file with --weights.")
+    try:
+        status = os.stat(path)
+        return _hash_file(Path(path), status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise DataError(f"Cannot read the weights {path}: {error.strerror}. Give the path of the file.") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _hash_file(path: Path, mtime: int, size: int) -> tuple[str, str]:
+    short, long = hashlib.blake2b(digest_size=4), hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            short.update(block)
+            long.update(block)
+    return short.hexdigest(), long.hexdigest()

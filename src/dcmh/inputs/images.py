@@ -1,0 +1,238 @@
+"""Pictures to pixels: decode, orient, resize and crop one image, and say why one cannot be read."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from dcmh.errors import ImageError, ParameterError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow knows more, some of which run programs
+MAX_MEGAPIXELS = 100
+
+Source = str | Path | bytes | NDArray[np.uint8]
+
+_ORIENTATION_TAG = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class Pictures(Protocol):
+    """What `unreadable` needs of a column of images: its length, and the source of each row."""
+
+    def __len__(self) -> int: ...
+
+    def source(self, row: int) -> Source | None: ...
+
+
+def decode(source: Source, size: int) -> NDArray[np.uint8]:
+    """Pixels of one picture, shape (size, size, 3), RGB.
+
+    The picture is turned as its EXIF data says, transparency is laid on white, the shorter side becomes `size`
+    (bicubic, antialiased) and the middle is kept. A picture of size x size pixels comes back unchanged.
+
+    Parameters
+    ----------
+    source : path, bytes of a file, or uint8 array (height, width), (height, width, 3) or (height, width, 4)
+    """
+    if size < 1:
+        raise ParameterError(f"size must be at least 1 pixel, not {size}.")
+    if isinstance(source, np.ndarray):
+        if source.shape == (size, size, 3) and source.dtype == np.uint8:
+            return source.copy()
+        return _fit(_to_rgb(_from_array(source)), size)
+    with _turned(source, size) as picture:
+        return _fit(_to_rgb(picture), size)
+
+
+def thumbnail(source: Source, size: int) -> bytes:
+    """A JPEG file of the whole picture, at most size x size pixels; turned, and laid on white, as in `decode`.
+
+    Nothing of what else the file holds, such as where a photo was taken, gets into it.
+    """
+    if isinstance(source, np.ndarray):
+        return _jpeg(_to_rgb(_from_array(source)), size)
+    with _turned(source, size) as picture:
+        if picture.mode in ("RGB", "RGBA", "L"):  # others lose their meaning when they are resampled
+            picture.thumbnail((2 * size, 2 * size), Image.Resampling.BOX)
+        return _jpeg(_to_rgb(picture), size)
+
+
+def content_hash(source: Source) -> bytes:
+    """16 bytes that identify a picture by its content: the file's bytes, or the array's shape and values."""
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(source, np.ndarray):
+        digest.update(f"{source.dtype.str}{source.shape}".encode())
+        digest.update(np.ascontiguousarray(source).tobytes())
+    elif isinstance(source, bytes):
+        digest.update(source)
+    else:
+        try:
+            with open(source, "rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        except OSError as error:
+            raise ImageError(_reason(error, source)) from error
+    return digest.digest()
+
+
+def unreadable(
+    images: Pictures, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
+) -> list[tuple[int, str]]:
+    """Decode every picture once; the rows that fail, each with its reason. Missing pictures are no failures.
+
+    Parameters
+    ----------
+    progress : called as progress(done, total) after each picture
+    """
+
+    def check(row: int) -> str | None:
+        try:
+            source = images.source(row)
+            if source is not None:
+                decode(source, 32)
+        except ImageError as error:
+            return str(error)
+        return None
+
+    failed = []
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+        for row, reason in enumerate(pool.map(check, range(len(images)))):
+            if reason is not None:
+                failed.append((row, reason))
+            if progress is not None:
+                progress(row + 1, len(images))
+    return failed
+
+
+@contextlib.contextmanager
+def _turned(source: str | Path | bytes, size: int) -> Iterator[Image.Image]:
+    """The picture of a file, upright; what goes wrong with it within the block is an ImageError."""
+    try:
+        with _open(source) as picture:
+            # JPEG can be decoded at 1/2, 1/4 or 1/8: at twice the size wanted the result looks the same.
+            picture.draft(None, (2 * size, 2 * size))
+            picture.load()
+            yield _turn(picture)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises almost anything on damaged files
+        raise ImageError(_reason(error, source)) from error
+
+
+def _open(source: str | Path | bytes) -> Image.Image:
+    if _byte_count(source) == 0:
+        raise ImageError("empty file")
+    try:
+        picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        # Pillow refuses far larger pictures by itself; only its message has the number of pixels.
+        said = re.search(r"\d+", str(error))
+        pixels = int(said.group()) if said else 2 * MAX_MEGAPIXELS * 10**6
+        if pixels <= MAX_MEGAPIXELS * 10**6:  # only where warnings are errors
+            raise
+        raise ImageError(_too_large(pixels)) from error
+    if picture.width * picture.height > MAX_MEGAPIXELS * 10**6:
+        picture.close()
+        raise ImageError(_too_large(picture.width * picture.height))
+    return picture
+
+
+def _byte_count(source: str | Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else os.stat(source).st_size
+
+
+def _too_large(pixels: int) -> str:
+    return f"{pixels // 10**6:,} megapixels, more than the limit of {MAX_MEGAPIXELS}"
+
+
+def _from_array(array: NDArray[Any]) -> Image.Image:
+    usual = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+    if array.dtype != np.uint8 or not usual or array.size == 0:
+        raise ImageError(f"array of {array.dtype} with shape {array.shape}, expected uint8 (height, width, 3)")
+    if array.shape[0] * array.shape[1] > MAX_MEGAPIXELS * 10**6:
+        raise ImageError(_too_large(array.shape[0] * array.shape[1]))
+    return Image.fromarray(array)
+
+
+def _turn(picture: Image.Image) -> Image.Image:
+    try:
+        orientation = picture.getexif().get(_ORIENTATION_TAG)
+    except Exception:  # damaged EXIF data does not spoil the pixels
+        return picture
+    return picture.transpose(_TURNS[orientation]) if orientation in _TURNS else picture
+
+
+def _to_rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith("I") or picture.mode == "F":
+        picture = _deep_to_8_bits(picture)
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(white, picture).convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
+
+
+def _deep_to_8_bits(picture: Image.Image) -> Image.Image:
+    """Grey values of 16 or 32 bits, or real ones, as 8 bits."""
+    values = np.nan_to_num(np.asarray(picture).astype(np.float64))
+    top = values.max(initial=0)
+    if picture.mode.startswith("I;16") or top > 255:
+        values = values / 257  # 65535 becomes 255
+    elif picture.mode == "F" and top <= 1:
+        values = values * 255
+    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+
+
+def _fit(picture: Image.Image, size: int) -> NDArray[np.uint8]:
+    side = min(picture.size)
+    left, top = (picture.width - side) / 2, (picture.height - side) / 2
+    # Resampling only the middle square equals resizing everything and then cropping, without the rounding.
+    square = picture.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    return np.array(square, np.uint8)
+
+
+def _jpeg(picture: Image.Image, size: int) -> bytes:
+    picture = picture.copy()
+    picture.info.clear()  # or a comment would be kept
+    picture.thumbnail((size, size), Image.Resampling.BICUBIC)
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=85, optimize=True)
+    return file.getvalue()
+
+
+def _reason(error: Exception, source: str | Path | bytes) -> str:
+    match error:
+        case FileNotFoundError():
+            return "does not exist"
+        case IsADirectoryError():
+            return "is a folder"
+        case PermissionError():
+            return "may not be read"
+        case UnidentifiedImageError():
+            return "is a folder" if not isinstance(source, bytes) and Path(source).is_dir() else "not an image"
+    if "truncated" in str(error).lower():
+        return f"truncated after {_spell_bytes(_byte_count(source))}"
+    return f"damaged ({str(error) or type(error).__name__})"
+
+
+def _spell_bytes(count: int) -> str:
+    return f"{count} bytes" if count < 1000 else f"{count / 1000:,.0f} kB"

@@ -1,0 +1,194 @@
+"""Pictures as bags of visual words: SIFT (Lowe, IJCV 2004) at key points, quantised by k-means (Csurka et al., 2004).
+
+The words are learned from the descriptors of the training pictures. A bag holds the square root of each word's share of
+the picture's key points, so that bags have length 1 and Euclidean methods do not see the few frequent words only
+(Arandjelović & Zisserman, CVPR 2012). A picture without key points is a row of zeros.
+
+The words and the bags are computed once: both are kept under hashes of what they were made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.columns import Images
+from dcmh.errors import DataError, ImageError, MissingExtra, NotFittedError, ParameterError
+from dcmh.inputs import images
+from dcmh.inputs.features import FeatureStore
+from dcmh.util.atomic import whole_file
+from dcmh.util.cache import home
+
+SIZE = 256  # pixels, square
+KEY_POINTS = 500  # the strongest of each picture
+SAMPLE = 200_000  # descriptors from which the words are learned
+BATCH, BATCHES = 4096, 150  # of k-means
+VERSION = 1  # goes into the hashes: raise it when the same pictures give other bags
+
+Progress = Callable[[int, int], None]  # pictures done, pictures in all
+Floats = NDArray[np.float32]
+
+
+def bag_of_visual_words(
+    column: Images,
+    train: Sequence[int] | NDArray[np.intp],
+    *,
+    words: int = 500,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Floats:
+    """Bags of all pictures, shape (pictures, words), over words learned from the training rows."""
+    learned = VisualWords(words, seed=seed).fit(column.take(np.asarray(train, np.intp)), progress=progress)
+    return learned.transform(column, progress=progress)
+
+
+class VisualWords:
+    """A code book of SIFT descriptors. `centres_`, (words, 128); fewer where there are fewer descriptors."""
+
+    def __init__(self, words: int = 500, *, seed: int = 0) -> None:
+        if isinstance(words, bool) or not isinstance(words, int) or not 2 <= words <= 65_536:
+            raise ParameterError(f"words must be a whole number from 2 to 65536, not {words!r}.")
+        self.words = words
+        self.seed = seed
+
+    def fit(self, column: Images, *, progress: Progress | None = None) -> Self:
+        """Learn the words from these pictures; their order does not matter."""
+        rows = {key: row for row, key in enumerate(_content_hashes(column)) if key is not None}
+        keys = sorted(rows)
+        digest = hashlib.blake2b(repr((VERSION, SIZE, self.words, self.seed)).encode(), digest_size=8)
+        digest.update(b"".join(keys))
+        self.digest_ = digest.hexdigest()
+        kept = home() / "features" / f"sift-{self.digest_}.npy"
+        try:
+            self.centres_: Floats = np.load(kept)
+        except (OSError, ValueError):
+            self.centres_ = self._learn(column, keys, [rows[key] for key in keys], progress)
+            with whole_file(kept) as draft, draft.open("wb") as file:
+                np.save(file, self.centres_)
+        return self
+
+    def transform(self, column: Images, *, progress: Progress | None = None) -> Floats:
+        """Bags of pictures, shape (pictures, words); zeros where there is no picture, or none with key points."""
+        if not hasattr(self, "centres_"):
+            raise NotFittedError("These visual words have not been learned yet. Call fit(pictures).")
+        store = _Bags(self.digest_)
+        keys = _content_hashes(column)
+        known = store.get([key for key in keys if key is not None])
+        missing = {key: row for row, key in enumerate(keys) if key is not None and key not in known}
+        entries: list[tuple[bytes, Floats]] = []
+        for key, found in zip(missing, _descriptors(column, list(missing.values()), progress), strict=True):
+            entries.append((key, self._bag(found)))
+            if len(entries) % 500 == 0:
+                store.put(entries[-500:])
+        store.put(entries[len(entries) // 500 * 500 :])
+        known |= dict(entries)
+        bags = np.zeros((len(column), len(self.centres_)), np.float32)
+        for row, name in enumerate(keys):
+            if name is not None:
+                bags[row] = known[name]
+        return bags
+
+    def _bag(self, descriptors: Floats) -> Floats:
+        if not len(descriptors):
+            return np.zeros(len(self.centres_), np.float32)
+        counts = np.bincount(_nearest(descriptors, self.centres_), minlength=len(self.centres_))
+        return np.sqrt(counts / len(descriptors)).astype(np.float32)
+
+    def _learn(self, column: Images, keys: list[bytes], rows: list[int], progress: Progress | None) -> Floats:
+        quota = max(1, SAMPLE // max(1, len(rows)))
+        sample = []
+        for key, found in zip(keys, _descriptors(column, rows, progress), strict=True):
+            chosen = np.random.default_rng([self.seed, int.from_bytes(key[:8], "big")])
+            sample.append(found[np.sort(chosen.permutation(len(found))[:quota])])
+        descriptors = np.concatenate(sample) if sample else np.zeros((0, 128), np.float32)
+        if len(descriptors) < 2:
+            raise DataError(
+                f"SIFT finds no key points in the {len(rows):,} training pictures: they are too plain, or too small. "
+                'Take other features, such as "cnn".'
+            )
+        return k_means(descriptors, min(self.words, len(descriptors)), np.random.default_rng(self.seed))
+
+
+def k_means(points: Floats, centres: int, generator: np.random.Generator) -> Floats:
+    """Centres (centres, d) by mini-batches (Sculley, WWW 2010); a centre that gets no points is moved to one."""
+    found = points[np.sort(generator.choice(len(points), centres, replace=False))].copy()
+    counts = np.zeros(centres)
+    for batch in range(BATCHES):
+        part = points[generator.integers(len(points), size=BATCH)]
+        nearest = _nearest(part, found)
+        got = np.bincount(nearest, minlength=centres)
+        sums = np.zeros_like(found)
+        np.add.at(sums, nearest, part)
+        counts += got
+        here = got > 0
+        # The mean of all points a centre ever got, as if each moved it by 1 / count.
+        found[here] += (sums[here] - got[here, None] * found[here]) / counts[here, None]
+        if batch == BATCHES // 3:
+            empty = np.flatnonzero(counts == 0)
+            found[empty] = points[generator.integers(len(points), size=len(empty))]
+    return found
+
+
+def _nearest(points: Floats, centres: Floats) -> NDArray[np.intp]:
+    """The nearest centre of each point: |p - c|^2 without the term that is the same for all centres."""
+    return np.asarray(np.argmin((centres**2).sum(axis=1) - 2 * points @ centres.T, axis=1))
+
+
+def _descriptors(column: Images, rows: list[int], progress: Progress | None) -> Iterator[Floats]:
+    """SIFT descriptors (key points, 128) of some pictures, in order; decoded and described in threads."""
+    if not rows:
+        return
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtra('SIFT features need OpenCV. Install: pip install "dcmh[bench]"') from error
+
+    def describe(row: int) -> Floats:
+        try:
+            source = column.source(row)
+            assert source is not None
+            pixels = images.decode(source, SIZE)
+        except ImageError as error:
+            named = column.path(row) or f"picture {row}"
+            raise DataError(f"Cannot read {named}: {error}. Remove it from the data, or repair the file.") from error
+        # One detector a picture: they are cheap, and not made for sharing between threads.
+        detector: Any = cv2.SIFT_create(nfeatures=KEY_POINTS)  # type: ignore[attr-defined]
+        _, found = detector.detectAndCompute(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), None)
+        return np.zeros((0, 128), np.float32) if found is None else np.asarray(found, np.float32)
+
+    with ThreadPoolExecutor(_workers()) as pool:
+        for start in range(0, len(rows), 256):  # so that no more than these wait in memory
+            for place, found in enumerate(pool.map(describe, rows[start : start + 256]), start + 1):
+                yield found
+                if progress is not None:
+                    progress(place, len(rows))
+
+
+def _content_hashes(column: Images) -> list[bytes | None]:
+    def one(row: int) -> bytes | None:
+        try:
+            source = column.source(row)
+            return None if source is None else images.content_hash(source)
+        except ImageError as error:
+            named = column.path(row) or f"picture {row}"
+            raise DataError(f"Cannot read {named}: {error}. Remove it from the data.") from error
+
+    with ThreadPoolExecutor(_workers()) as pool:
+        return list(pool.map(one, range(len(column))))
+
+
+def _workers() -> int:
+    return min(8, os.cpu_count() or 1)
+
+
+class _Bags(FeatureStore):
+    """Content hash to bag, one SQLite file for each code book."""
+
+    def __init__(self, digest: str) -> None:
+        self.path = home() / "features" / f"sift-{digest}.sqlite"

@@ -1,0 +1,305 @@
+"""Views: how a method looks at a column. Pictures become features or pixels, texts bags of words and sentence vectors.
+
+A view is fitted on the training items and kept in the model folder: queries are seen as the training items were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.columns import Column, Images, Kind, Texts, Vectors
+from dcmh.errors import DataError, ModelError, ModelMismatch
+from dcmh.inputs import sentences
+from dcmh.inputs.sentences import SentenceEncoder
+from dcmh.util.cache import home
+from dcmh.util.text import BagOfWords
+
+
+class WordView:
+    """Texts as bags of the words of the training texts, beside the vector of a sentence encoder if there is one.
+
+    Shape (items, words + width of the encoder). A word that the bag lacks still has a part in the sentence's vector.
+    """
+
+    kind: ClassVar[Kind] = "text"
+
+    def __init__(self, bag: BagOfWords | None = None, *, encoder: str | Mapping[str, Any] | None = None) -> None:
+        self.bag = BagOfWords() if bag is None else bag
+        self._encoder = encoder  # a name, or what a model folder recorded
+
+    @property
+    def encoder(self) -> SentenceEncoder | None:
+        """The sentence encoder, loaded when it is first needed."""
+        if self._encoder is None:
+            return None
+        if isinstance(self._encoder, str):
+            return sentences.open_encoder(self._encoder)
+        return sentences.from_record(self._encoder)
+
+    def fit(self, column: Column) -> Self:
+        values = [value for value in _texts(column).values if value is not None]
+        try:
+            self.bag.fit(values)
+        except DataError:
+            if self._encoder is None:
+                raise
+            self.bag = BagOfWords(min_count=1).fit(values)  # too few texts to share words: sentences tell them apart
+        return self
+
+    def __call__(self, column: Column) -> NDArray[np.float32]:
+        values = _texts(column).values
+        bags = self.bag.transform(values)
+        encoder = self.encoder
+        return bags if encoder is None else np.concatenate([bags, sentence_vectors(encoder, values)], axis=1)
+
+    @property
+    def width(self) -> int:
+        encoder = self.encoder
+        return len(self.bag) + (0 if encoder is None else encoder.width)
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        file = folder / f"{modality}.vocabulary.txt"
+        self.bag.save(file)
+        record = {"kind": self.kind, "view": "words", "words": len(self.bag), "digest": _digest(file)}
+        encoder = self.encoder
+        return record if encoder is None else record | {"encoder": sentences.record(encoder)}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        file = folder / f"{modality}.vocabulary.txt"
+        bag = BagOfWords.load(file)
+        if record.get("digest", _digest(file)) != _digest(file):
+            raise ModelError(f"{file} is not the one the model learned with: it was changed. Copy the folder again.")
+        return cls(bag, encoder=record.get("encoder"))
+
+
+class SentenceView(WordView):
+    """Texts as the vectors of a sentence encoder alone, without a vocabulary: shape (items, width of the encoder)."""
+
+    def __init__(self, bag: BagOfWords | None = None, *, encoder: str | Mapping[str, Any] | None = None) -> None:
+        super().__init__(BagOfWords.of([]) if bag is None else bag, encoder=encoder or sentences.DEFAULT)
+
+    def fit(self, column: Column) -> Self:
+        _texts(column)
+        return self
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        return super().save(folder, modality) | {"view": "sentences"}
+
+
+def sentence_vectors(encoder: SentenceEncoder, texts: Sequence[str | None]) -> NDArray[np.float32]:
+    """The vectors of some texts (n, width); zeros where there is none."""
+    vectors = np.zeros((len(texts), encoder.width), np.float32)
+    rows = [row for row, text in enumerate(texts) if text]
+    if rows:
+        vectors[rows] = sentences.encode(encoder, [texts[row] or "" for row in rows])
+    return vectors
+
+
+class VectorView:
+    """Feature vectors as they are, shape (items, features); queries must have as many features as training had."""
+
+    kind: ClassVar[Kind] = "vector"
+
+    def __init__(self, width: int = 0) -> None:
+        self.width = width
+
+    def fit(self, column: Column) -> Self:
+        self.width = _vectors(column).values.shape[1]
+        return self
+
+    def __call__(self, column: Column) -> NDArray[np.float32]:
+        values = _vectors(column).values
+        if values.shape[1] != self.width:
+            raise ModelMismatch(
+                f"These vectors have {values.shape[1]} features, the model learned from {self.width}. "
+                "Compute them as for training."
+            )
+        return np.where(column.observed[:, None], values, 0).astype(np.float32)
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        return {"kind": self.kind, "view": "vectors", "width": self.width}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        return cls(int(record["width"]))
+
+
+class FeatureView:
+    """Pictures as features of a frozen image network, shape (items, features); computed once and cached.
+
+    A model keeps the digest of the network's weights, not the weights: other weights are refused.
+    """
+
+    kind: ClassVar[Kind] = "image"
+
+    def __init__(
+        self,
+        network: str = "efficientnet-lite0",
+        *,
+        weights: Path | None = None,
+        device: str = "auto",
+        digest: str | None = None,
+    ) -> None:
+        self.network = network
+        self.device = device
+        self.digest = digest
+        self._weights = weights
+        self._verified = digest is None
+
+    @property
+    def weights(self) -> Path | None:
+        """The file of the weights; after loading a model, looked for and compared with its digest when first used."""
+        if not self._verified:
+            self._weights = _find_weights(self.network, self._weights, self.digest)
+            self._verified = True
+        return self._weights
+
+    def fit(self, column: Column) -> Self:
+        from dcmh.inputs import features
+
+        self.digest = features.weights_digest(self.network, self.weights)
+        return self
+
+    def __call__(self, column: Column) -> NDArray[np.float32]:
+        from dcmh.inputs import features
+
+        return features.extract(_images(column), self.network, weights=self.weights, device=self.device)
+
+    @property
+    def width(self) -> int:
+        from dcmh import networks
+
+        return networks.features_of(self.network)
+
+    def classifier(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """The network's own ImageNet classifier over these features, weight (features, classes) and bias, if it has one."""
+        if self.network != "efficientnet-lite0":
+            return None
+        from dcmh.networks import efficientnet
+
+        weight, bias = efficientnet.imagenet_classifier(self.weights)
+        return weight.numpy(), bias.numpy()
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        weights = None if self._weights is None else str(Path(self._weights).resolve())
+        record = {"kind": self.kind, "view": "features", "network": self.network, "weights": weights}
+        return record | {"weights_digest": self.digest}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        weights = record.get("weights")
+        path = None if weights is None else Path(weights)
+        return cls(record["network"], weights=path, digest=record.get("weights_digest"))
+
+
+def _find_weights(network: str, path: Path | None, digest: str | None) -> Path | None:
+    """The weights with this digest: at the place where they were, or of the same name in the dcmh home folder."""
+    from dcmh.inputs import features
+
+    if path is None:
+        if features.weights_digest(network, None) != digest:
+            raise ModelMismatch(
+                f"The model learned with other weights of {network} than the installed ones ({digest}). "
+                "Install the version it was trained with, or train again."
+            )
+        return None
+    places = [place for place in (path, home() / path.name) if place.is_file()]
+    if not places:
+        raise ModelError(
+            f"The model needs the {network} weights it learned with, {path}, and they are not there. "
+            f"Put the file back, or into {home()}."
+        )
+    for place in places:
+        if features.weights_digest(network, place) == digest:
+            return place
+    raise ModelMismatch(
+        f"{places[0]} is not the file of {network} weights that the model learned with (digest {digest}). "
+        f"Put that one back, or into {home()}; or train again."
+    )
+
+
+class PixelView:
+    """Pictures as pixels, decoded batch by batch by whoever trains or encodes: calling it gives the column back."""
+
+    kind: ClassVar[Kind] = "image"
+    width = 0
+
+    def fit(self, column: Column) -> Self:
+        return self
+
+    def __call__(self, column: Column) -> Images:
+        return _images(column)
+
+    def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        return {"kind": self.kind, "view": "pixels"}
+
+    @classmethod
+    def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        return cls()
+
+
+View = WordView | VectorView | FeatureView | PixelView
+_VIEWS: dict[str, type[View]] = {
+    "words": WordView,
+    "sentences": SentenceView,
+    "vectors": VectorView,
+    "features": FeatureView,
+    "pixels": PixelView,
+}
+
+
+def load_view(folder: Path, modality: str, record: dict[str, Any]) -> View:
+    """The view that `save` recorded in a model folder."""
+    name = record.get("view")
+    if name not in _VIEWS:
+        raise ModelError(
+            f"{folder}: the view {name!r} of {modality!r} is unknown to this version. Upgrade: pip install -U dcmh"
+        )
+    return _VIEWS[name].load(folder, modality, record)
+
+
+def as_column(values: Any, kind: Kind, modality: str) -> Column:
+    """What a user passes to `encode`, as a column: a column, strings, paths, decoded pictures, or vectors."""
+    if isinstance(values, Images | Texts | Vectors):
+        column: Column = values
+    elif kind == "text":
+        column = Texts([values] if isinstance(values, str) else list(values))
+    elif kind == "image":
+        one = isinstance(values, str | Path) or (isinstance(values, np.ndarray) and values.ndim == 3)
+        column = Images([values] if one else list(values))
+    else:
+        column = Vectors(np.atleast_2d(np.asarray(values)))
+    if column.kind != kind:
+        raise ModelMismatch(
+            f"The model's {modality} holds {kind}s, not {column.kind}s. Give the modality it was trained on."
+        )
+    return column
+
+
+def _digest(file: Path) -> str:
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
+
+
+def _texts(column: Column) -> Texts:
+    if not isinstance(column, Texts):
+        raise DataError(f"Expected texts, got {column.kind}s.")
+    return column
+
+
+def _vectors(column: Column) -> Vectors:
+    if not isinstance(column, Vectors):
+        raise DataError(f"Expected feature vectors, got {column.kind}s.")
+    return column
+
+
+def _images(column: Column) -> Images:
+    if not isinstance(column, Images):
+        raise DataError(f"Expected pictures, got {column.kind}s.")
+    return column

@@ -1,0 +1,5 @@
+"""Deep Cross-Modal Hashing (Jiang and Li, 2017): the method of the paper."""
+
+from dcmh.methods.dcmh.algorithm import DCMH
+
+__all__ = ["DCMH"]

@@ -1,0 +1,311 @@
+"""From pictures, words and vectors to packed codes, for whoever indexes or asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh import codes
+from dcmh.data.columns import Column, Images
+from dcmh.errors import ImageError, ModelMismatch
+from dcmh.inputs.views import FeatureView
+from dcmh.methods import fine as fine_space
+from dcmh.methods import folder as model_folder
+from dcmh.methods.fine import FineSpace
+from dcmh.search.words import TextEncoder, open_words, text_modality
+from dcmh.util.arrays import map_arrays
+
+if TYPE_CHECKING:
+    from dcmh.data.dataset import Dataset
+    from dcmh.inputs.decoding import Begun
+    from dcmh.methods.base import Hasher
+
+Packed = NDArray[np.uint8]
+
+BATCH = 32  # pictures in the network at once, on a CPU; that of `dcmh.inputs.decoding`, which would load Pillow
+
+
+class Encoders:
+    """A model folder's hash functions, each loaded when it is first needed. Words need no torch for a DCMH model."""
+
+    def __init__(self, folder: Path, model: Hasher | None = None, *, device: str | None = None) -> None:
+        self.folder = folder
+        self.record = model_folder.read_record(folder)
+        self.bits = int(self.record["bits"])
+        self.text = text_modality(self.record)
+        self._device = device
+        self._model = None if model is None else self._placed(model)
+        self._words: dict[str, TextEncoder] = {}
+        self._pictures: dict[str, PictureEncoder] = {}
+        self.fine: FineSpace | None = None
+        if self.record.get("fine") is not None:
+            self.fine = fine_space.from_state(self.record, map_arrays(folder / model_folder.WEIGHTS))
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self.record["modalities"])
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each modality: image, text or vector."""
+        return {name: self.kind(name) for name in self.modalities}
+
+    def kind(self, modality: str) -> str:
+        return str(self.record["modalities"][modality]["kind"])
+
+    @property
+    def picture(self) -> str | None:
+        """The modality that is queried with a picture."""
+        found = [name for name in self.modalities if self.kind(name) == "image"]
+        return "image" if "image" in found else found[0] if found else None
+
+    @property
+    def model(self) -> Hasher:
+        """The whole model."""
+        if self._model is None:
+            from dcmh.methods import load
+
+            self._model = self._placed(load(self.folder))
+        return self._model
+
+    def _placed(self, model: Hasher) -> Hasher:
+        """The model, told where to encode pictures."""
+        if self._device is not None:
+            for thing in (model, *model.views_.values()):
+                if hasattr(thing, "device"):
+                    thing.device = self._device
+        return model
+
+    @property
+    def words(self) -> TextEncoder | None:
+        """The encoder of words; None where no modality of the model takes words."""
+        return None if self.text is None else self.words_of(self.text)
+
+    def words_of(self, modality: str) -> TextEncoder:
+        """The encoder of one text modality."""
+        if modality not in self._words:
+            self._words[modality] = open_words(self.folder, self.record, modality)
+        return self._words[modality]
+
+    def pictures(self, modality: str) -> PictureEncoder:
+        if modality not in self._pictures:
+            self._pictures[modality] = PictureEncoder(self.model, modality, self.fine)
+        return self._pictures[modality]
+
+    def rest(self) -> None:
+        """For now nothing more is to be encoded: processes that were started for it end."""
+        for encoder in list(self._pictures.values()):
+            encoder.rest()
+
+    def vectors(self, modality: str, column: Column) -> tuple[NDArray[np.float64], NDArray[np.float32] | None]:
+        """Real-valued outputs (n, bits) of some vectors, and their fine vectors, if the model gives them any."""
+        outputs = self.model.outputs(**{modality: column})
+        if self.fine is None or modality not in self.fine.modalities:
+            return outputs, None
+        view = self.model.views_[modality]
+        return outputs, self.fine.of_inputs(modality, view(column), view)
+
+    def key(self, code: bytes, fine: NDArray[np.float32] | None) -> bytes:
+        """A code and a fine vector in one, for whoever asks again: `SearchIndex.near` takes it."""
+        return code if fine is None or self.fine is None else code + self.fine.quantise(fine).tobytes()
+
+    def as_query(self, fine: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
+        """A fine vector as the second stage takes it."""
+        return None if fine is None or self.fine is None else self.fine.as_query(fine)
+
+    def check(self, data: Dataset) -> list[str]:
+        """The modalities that data and model share. See `shared_modalities`."""
+        return shared_modalities({name: self.kind(name) for name in self.modalities}, data)
+
+
+def shared_modalities(kinds: Mapping[str, str], data: Dataset) -> list[str]:
+    """The modalities that data and model share; other kinds under the same name, or none shared, are an error."""
+    shared = [name for name in kinds if name in data.modalities]
+    if not shared:
+        raise ModelMismatch(
+            f"The data has {', '.join(data.modalities)}, the model knows {', '.join(kinds)}. "
+            "Give data of the kind the model learned from."
+        )
+    for name in shared:
+        if data[name].kind != kinds[name]:
+            raise ModelMismatch(
+                f"The model's {name} holds {kinds[name]}s, the data's {data[name].kind}s. "
+                "Give data of the kind the model learned from."
+            )
+    return shared
+
+
+class Prepared:
+    """Pictures on their way to the network: features that are known already, and pixels still being decoded."""
+
+    def __init__(self, contents: Sequence[bytes]) -> None:
+        self.contents = contents
+        self.known: dict[bytes, NDArray[np.float32]] = {}
+        self.missing: list[int] = []  # places in contents of the pictures that are decoded
+        self.begun: Begun | None = None
+
+    def decoded(self) -> tuple[NDArray[np.uint8], dict[int, str]]:
+        """The pixels of the missing ones that can be read, in their order; why others cannot, by place."""
+        if self.begun is None:
+            return np.empty((0, 0, 0, 3), np.uint8), {}
+        pixels, reasons = self.begun.result()
+        wrong = {place: reason for place, reason in zip(self.missing, reasons, strict=True) if reason is not None}
+        return pixels[[reason is None for reason in reasons]] if wrong else pixels, wrong
+
+    def cancel(self) -> None:
+        if self.begun is not None:
+            self.begun.cancel()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One item in one modality: real-valued outputs (bits,), whose signs are its code, and its fine vector, if any."""
+
+    outputs: NDArray[Any]
+    fine: NDArray[np.float32] | None = None
+
+
+class PictureEncoder:
+    """Pictures to outputs and fine vectors, in two steps, so that one batch is decoded while the one before is in the network.
+
+    Where the model takes features of a frozen network, they come from the feature cache and go into it.
+    """
+
+    def __init__(self, model: Hasher, modality: str, fine: FineSpace | None = None) -> None:
+        from dcmh.inputs.decoding import Decoder
+        from dcmh.inputs.features import FeatureStore
+
+        self.model = model
+        self.modality = modality
+        self.fine = fine if fine is not None and modality in fine.modalities else None
+        view = model.views_[modality]
+        self._view = view if isinstance(view, FeatureView) else None
+        self._fine_view = self._view or model.fine_view(modality)
+        self._store = FeatureStore(view.network, view.weights) if isinstance(view, FeatureView) else None
+        self._backbone: Any = None
+        self._decoder = Decoder()
+
+    @property
+    def batch(self) -> int:
+        """Pictures that the network takes at once."""
+        from dcmh.inputs import features
+        from dcmh.util import device as devices
+
+        return features.batch_on(devices.resolve(getattr(self._view or self.model, "device", "cpu")))
+
+    def prepare(self, column: Images, rows: Sequence[int], contents: Sequence[bytes]) -> Prepared:
+        """Look up what is known, and begin to decode the others."""
+        prepared = Prepared(contents)
+        if self._store is not None:
+            prepared.known = self._store.get(contents)
+        prepared.missing = [place for place, content in enumerate(contents) if content not in prepared.known]
+        if prepared.missing:
+            prepared.begun = self._decoder.begin(column, [rows[place] for place in prepared.missing])
+        return prepared
+
+    def rest(self) -> None:
+        """For now no more pictures will come."""
+        self._decoder.rest()
+
+    def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
+        """For each picture its packed code, or why it cannot be read."""
+        found = self.outputs(prepared)
+        good = [one.outputs for one in found if not isinstance(one, ImageError)]
+        packed = iter(codes.pack(codes.sign(np.stack(good))) if good else ())
+        return [one if isinstance(one, ImageError) else next(packed).tobytes() for one in found]
+
+    def outputs(self, prepared: Prepared) -> list[Encoded | ImageError]:
+        """For each picture its outputs and fine vector, or why it cannot be read."""
+        pixels, wrong = prepared.decoded()
+        places = range(len(prepared.contents))
+        found = iter(self._encoded(prepared, pixels, [place for place in places if place not in wrong]))
+        return [ImageError(wrong[place]) if place in wrong else next(found) for place in places]
+
+    def one(self, source: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """Outputs (bits,) and fine vector of one picture, which leaves no trace in the cache."""
+        from dcmh.inputs import decoding, images
+
+        encoded = self._of_pixels(images.decode(source, decoding.SIZE)[None])[0]
+        return encoded.outputs, encoded.fine
+
+    def _encoded(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> list[Encoded]:
+        """Of the pictures at the good places."""
+        if not good:
+            return []
+        if self._store is None:
+            return self._of_pixels(pixels)
+        contents = [prepared.contents[place] for place in good]
+        features = dict(prepared.known)
+        if len(pixels):
+            fresh = [content for content in contents if content not in prepared.known]
+            entries = list(zip(fresh, self._run(pixels), strict=True))
+            self._store.put(entries)
+            features.update(entries)
+        return self._of_features(np.stack([features[content] for content in contents]))
+
+    def _of_pixels(self, pixels: NDArray[np.uint8]) -> list[Encoded]:
+        if self._view is not None:
+            return self._of_features(self._run(pixels))
+        outputs = self.model.outputs(**{self.modality: Images(list(pixels))})
+        fine = None if self.fine is None else self.fine.of_inputs(self.modality, self._run(pixels), self._fine_view)
+        return _rows(outputs, fine)
+
+    def _of_features(self, features: NDArray[np.float32]) -> list[Encoded]:
+        outputs = self.model._outputs(self.modality, features)
+        fine = None if self.fine is None else self.fine.of_inputs(self.modality, features, self._fine_view)
+        return _rows(outputs, fine)
+
+    def _run(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        from dcmh.inputs import features
+        from dcmh.util import device as devices
+
+        view = self._fine_view
+        assert isinstance(view, FeatureView)
+        target = devices.resolve(view.device)
+        if self._backbone is None:
+            self._backbone = features.frozen(view.network, view.weights, target)
+        return features.run(self._backbone, pixels, target)
+
+
+def _rows(outputs: NDArray[Any], fine: NDArray[np.float32] | None) -> list[Encoded]:
+    if fine is None:
+        return [Encoded(row) for row in outputs]
+    return [Encoded(row, vector) for row, vector in zip(outputs, fine, strict=True)]
+
+
+def fine_texts(fine: FineSpace | None, texts: Sequence[str | None]) -> list[NDArray[np.float32] | None]:
+    """The fine vector of each text; None where there is no text, or nothing of it can be read."""
+    if fine is None:
+        return [None] * len(texts)
+    encoder = fine.encoder
+    known = [text if text is not None and encoder.knows(text) else None for text in texts]
+    spoken = [text for text in known if text is not None]
+    vectors = iter(fine.of_texts(spoken) if spoken else ())
+    return [None if text is None else next(vectors) for text in known]
+
+
+def encode_texts(words: TextEncoder, texts: Iterable[str | None]) -> list[bytes | None]:
+    """The packed code of each text; None where there is no text, or none of its words is known."""
+    said = _known(words, texts)
+    packed = iter(words.encode([text for text in said if text is not None]))
+    return [None if text is None else next(packed).tobytes() for text in said]
+
+
+def text_outputs(words: TextEncoder, texts: Iterable[str | None]) -> list[NDArray[Any] | None]:
+    """The real-valued outputs (bits,) of each text; None as in `encode_texts`."""
+    said = _known(words, texts)
+    outputs = iter(words.outputs([text for text in said if text is not None]))
+    return [None if text is None else next(outputs) for text in said]
+
+
+def _known(words: TextEncoder, texts: Iterable[str | None]) -> list[str | None]:
+    def is_known(text: str) -> bool:
+        read = words.encoder is not None and words.encoder.knows(text)
+        return read or bool(words.bag.used_and_ignored(text)[0])
+
+    return [text if text is not None and is_known(text) else None for text in texts]

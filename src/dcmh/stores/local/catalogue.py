@@ -1,0 +1,440 @@
+"""The catalogue of an index: which item is number 417, where it came from, and its codes. One SQLite file.
+
+It is the truth of an index: whatever is committed here survives a kill, and everything else can be made from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh import __version__
+from dcmh.errors import BusyError, ModelError
+from dcmh.util.atomic import whole_file
+from dcmh.util.text import index_words
+
+# Version n of the schema is what the first n steps make. An older file gets the steps that it lacks; add, never edit.
+MIGRATIONS = [
+    """
+    CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE items (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        name TEXT NOT NULL UNIQUE,
+        path TEXT,
+        text TEXT,
+        labels TEXT NOT NULL DEFAULT '[]',
+        content BLOB,
+        size INTEGER,
+        mtime_ns INTEGER
+    );
+    CREATE INDEX items_by_content ON items (content);
+    CREATE TABLE codes (
+        modality TEXT NOT NULL,
+        id INTEGER NOT NULL,
+        code BLOB NOT NULL,
+        PRIMARY KEY (modality, id)
+    ) WITHOUT ROWID;
+    CREATE TABLE skipped (
+        name TEXT PRIMARY KEY,
+        reason TEXT NOT NULL,
+        size INTEGER,
+        mtime_ns INTEGER
+    ) WITHOUT ROWID;
+    INSERT INTO about VALUES ('generation', '0');
+    """,
+    """
+    CREATE TABLE fine (
+        modality TEXT NOT NULL,
+        id INTEGER NOT NULL,
+        vector BLOB NOT NULL,
+        PRIMARY KEY (modality, id)
+    ) WITHOUT ROWID;
+    CREATE VIRTUAL TABLE words USING fts5
+        (tokens, detail=none, tokenize="unicode61 remove_diacritics 0 categories 'L* M* N* Co Pc'");
+    CREATE VIRTUAL TABLE word_counts USING fts5vocab (words, row);
+    INSERT INTO words (rowid, tokens) SELECT id, index_words(text, labels) FROM items;
+    """,
+]
+
+UPDATE = "update"  # noted: whether the last run over the whole data came to its end
+UNFINISHED, FINISHED = "unfinished", "finished"
+
+_COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
+_AT_ONCE = 500  # SQLite takes at least 999 parameters
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item. `content` is the hash of its picture or vectors; `path` counts from the data's root, if it is relative."""
+
+    name: str
+    path: str | None = None
+    text: str | None = None
+    labels: tuple[str, ...] = ()
+    content: bytes | None = None
+    size: int | None = None
+    mtime_ns: int | None = None
+    id: int = 0
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        number, name, path, text, labels, content, size, mtime_ns = row
+        return cls(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An item that cannot be indexed, and the state of its file when that was found."""
+
+    reason: str
+    size: int | None = None
+    mtime_ns: int | None = None
+
+
+class Catalogue:
+    """An open catalogue. Threads may share it. Changes happen inside `writing()`, all of them or none."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        self._closed = False
+        if not self.path.is_file():
+            raise ModelError(
+                f"The index {self.path.parent} is damaged: {self.path.name} is missing. {_again(self.path)}"
+            )
+        with self._explained():
+            # Mode rw does not create, and falls back to reading where the file may not be written.
+            self._database = sqlite3.connect(
+                f"{self.path.resolve().as_uri()}?mode=rw",
+                uri=True,
+                timeout=10,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        self._database.create_function("index_words", 2, _index_words, deterministic=True)
+        try:
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path | str, about: Mapping[str, str]) -> Self:
+        """A new, empty catalogue, in place of whatever was there."""
+        path = Path(path)
+        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)  # it would be played back into the new file
+        with whole_file(path) as draft:
+            catalogue = cls(draft)
+            with catalogue.writing():
+                for key, value in about.items():
+                    catalogue.note(key, value)
+            catalogue.close()
+        return cls(path)
+
+    def close(self) -> None:
+        self._closed = True
+        self._database.close()
+
+    @property
+    def place(self) -> str:
+        """How to name it to people: the folder of its index."""
+        return str(self.path.parent)
+
+    def __len__(self) -> int:
+        return int(self._run("SELECT count(*) FROM items")[0][0])
+
+    # -- about the whole ------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change: what was made from another generation is out of date."""
+        return int(self.about("generation") or 0)
+
+    def about(self, key: str) -> str | None:
+        rows = self._run("SELECT value FROM about WHERE key = ?", (key,))
+        return str(rows[0][0]) if rows else None
+
+    def note(self, key: str, value: str) -> None:
+        self._run("INSERT OR REPLACE INTO about VALUES (?, ?)", (key, value))
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Within the block changes are one transaction."""
+        with self._lock:
+            self._run("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._run("UPDATE about SET value = value + 1 WHERE key = 'generation'")
+                self._run("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+                raise
+
+    # -- items ----------------------------------------------------------------------------------------------------
+
+    def items(self) -> Iterator[Item]:
+        """All items, oldest first."""
+        last = -1
+        while rows := self._run(f"SELECT {_COLUMNS} FROM items WHERE id > ? ORDER BY id LIMIT 10000", (last,)):
+            yield from map(Item.from_row, rows)
+            last = rows[-1][0]
+
+    def get(self, ids: Iterable[int]) -> dict[int, Item]:
+        """Some items, by id; those that are not there are left out."""
+        wanted = list(ids)
+        found: dict[int, Item] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE id IN ({','.join('?' * len(part))})", part)
+            found.update((row[0], Item.from_row(row)) for row in rows)
+        return found
+
+    def find(self, name: str) -> Item | None:
+        """The item of this name."""
+        rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE name = ?", (name,))
+        return Item.from_row(rows[0]) if rows else None
+
+    def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
+        """The oldest item of each of these contents, where there is one."""
+        wanted = list(set(contents))
+        found: dict[bytes, Item] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            for row in self._run(f"SELECT {_COLUMNS} FROM items WHERE content IN ({marks}) ORDER BY id", part):
+                item = Item.from_row(row)
+                found.setdefault(item.content or b"", item)
+        return found
+
+    def put(self, item: Item) -> int:
+        """Add an item, or replace the one of its id; its id."""
+        labels = json.dumps(item.labels, ensure_ascii=False)
+        values = (item.name, item.path, item.text, labels)
+        values_of_file = (item.content, item.size, item.mtime_ns)
+        with self._lock, self._explained():
+            if item.id:
+                self._database.execute(
+                    "UPDATE words SET tokens = ? WHERE rowid = ?", (_index_words(item.text, labels), item.id)
+                )
+                self._database.execute(
+                    "UPDATE items SET name=?, path=?, text=?, labels=?, content=?, size=?, mtime_ns=? WHERE id=?",
+                    (*values, *values_of_file, item.id),
+                )
+                return item.id
+            cursor = self._database.execute(
+                "INSERT INTO items (name, path, text, labels, content, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*values, *values_of_file),
+            )
+            number = int(cursor.lastrowid or 0)
+            self._database.execute(
+                "INSERT INTO words (rowid, tokens) VALUES (?, ?)", (number, _index_words(item.text, labels))
+            )
+            return number
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Remove items with their codes, fine vectors and words."""
+        modalities, fine = self.modalities(), self._names("fine")
+        for item in ids:
+            self._run("DELETE FROM items WHERE id = ?", (item,))
+            self._run("DELETE FROM words WHERE rowid = ?", (item,))
+            for modality in fine:
+                self.set_fine(item, modality, None)
+            for modality in modalities:
+                self.set_code(item, modality, None)
+
+    # -- codes ----------------------------------------------------------------------------------------------------
+
+    def set_code(self, item: int, modality: str, code: bytes | None) -> None:
+        """Give an item its packed code in a modality; None takes it away."""
+        if code is None:
+            self._run("DELETE FROM codes WHERE modality = ? AND id = ?", (modality, item))
+        else:
+            self._run("INSERT OR REPLACE INTO codes VALUES (?, ?, ?)", (modality, item, code))
+
+    def modalities(self) -> list[str]:
+        """The modalities in which some item has a code."""
+        return self._names("codes")
+
+    def _names(self, table: str) -> list[str]:
+        """The modalities of a table: one step of its primary key for each."""
+        found = [""]
+        while rows := self._run(f"SELECT min(modality) FROM {table} WHERE modality > ?", (found[-1],)):
+            if rows[0][0] is None:
+                break
+            found.append(rows[0][0])
+        return found[1:]
+
+    def code_counts(self) -> dict[str, int]:
+        """How many items have a code in each modality."""
+        return dict(self._run("SELECT modality, count(*) FROM codes GROUP BY modality"))
+
+    def codes_of(self, item: int, modalities: Iterable[str]) -> dict[str, bytes]:
+        """An item's packed codes, by modality."""
+        found = {}
+        for modality in modalities:
+            for (code,) in self._run("SELECT code FROM codes WHERE modality = ? AND id = ?", (modality, item)):
+                found[modality] = code
+        return found
+
+    def codes(self, modality: str, width: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Ids (n,) and packed codes (n, width) of all items that have a code in a modality, oldest first."""
+        rows = self._run("SELECT id, code FROM codes WHERE modality = ? ORDER BY id", (modality,))
+        joined = b"".join(code for _, code in rows)
+        if len(joined) != len(rows) * width:
+            raise ModelError(
+                f"The index {self.path.parent} is damaged: its codes differ in length. {_again(self.path)}"
+            )
+        ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
+        return ids, np.frombuffer(joined, np.uint8).reshape(len(rows), width)
+
+    # -- fine vectors ---------------------------------------------------------------------------------------------
+
+    def set_fine(self, item: int, modality: str, vector: bytes | None) -> None:
+        """Give an item its fine vector in a modality, a byte for each dimension; None takes it away."""
+        if vector is None:
+            self._run("DELETE FROM fine WHERE modality = ? AND id = ?", (modality, item))
+        else:
+            self._run("INSERT OR REPLACE INTO fine VALUES (?, ?, ?)", (modality, item, vector))
+
+    def fine(self, modality: str) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+        """Ids (n,) and fine vectors (n, dimensions) of all items that have one in a modality, oldest first."""
+        if not self.has_words:
+            return np.empty(0, np.int64), np.empty((0, 0), np.int8)
+        rows = self._run("SELECT id, vector FROM fine WHERE modality = ? ORDER BY id", (modality,))
+        width = len(rows[0][1]) if rows else 0
+        joined = b"".join(vector for _, vector in rows)
+        if len(joined) != len(rows) * width:
+            raise ModelError(
+                f"The index {self.path.parent} is damaged: its fine vectors differ in length. {_again(self.path)}"
+            )
+        ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
+        return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
+
+    def fine_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
+        """The fine vectors of some items in a modality; those that have none are left out."""
+        wanted = list(ids) if self.has_words else []
+        found: dict[int, bytes] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
+            found.update(
+                self._run(f"SELECT id, vector FROM fine WHERE modality = ? AND id IN ({marks})", (modality, *part))
+            )
+        return found
+
+    # -- words in texts and labels --------------------------------------------------------------------------------
+
+    def word_counts(self, words: Iterable[str]) -> dict[str, int]:
+        """How many items hold each of these words (see `dcmh.util.text.index_words`) in their text or labels."""
+        found = {}
+        for word in words if self.has_words else ():
+            rows = self._run("SELECT doc FROM word_counts WHERE term = ?", (word,))
+            found[word] = int(rows[0][0]) if rows else 0
+        return found
+
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        """Ids of the items that hold a word, ascending; of some items only, if `among` names them."""
+        if not self.has_words:
+            return np.empty(0, np.int64)
+        quoted = f'"{word}"'
+        if among is None:
+            rows = self._run("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (quoted,))
+            return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+        found: list[int] = []
+        for start in range(0, len(among), _AT_ONCE):
+            part = [int(number) for number in among[start : start + _AT_ONCE]]
+            held = f"rowid IN ({','.join('?' * len(part))}) AND instr(' ' || tokens || ' ', ?)"
+            found += [row[0] for row in self._run(f"SELECT rowid FROM words WHERE {held}", (*part, f" {word} "))]
+        return np.array(sorted(found), np.int64)
+
+    # -- what was skipped -----------------------------------------------------------------------------------------
+
+    def skipped(self) -> dict[str, Skipped]:
+        """Name and reason of all that could not be indexed."""
+        rows = self._run("SELECT name, reason, size, mtime_ns FROM skipped ORDER BY name")
+        return {name: Skipped(reason, size, mtime_ns) for name, reason, size, mtime_ns in rows}
+
+    def skip(self, name: str, why: Skipped) -> None:
+        self._run("INSERT OR REPLACE INTO skipped VALUES (?, ?, ?, ?)", (name, why.reason, why.size, why.mtime_ns))
+
+    def unskip(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._run("DELETE FROM skipped WHERE name = ?", (name,))
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _run(self, command: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock, self._explained():
+            return self._database.execute(command, values).fetchall()
+
+    def _migrate(self) -> None:
+        version = int(self._run("PRAGMA user_version")[0][0])
+        if version > len(MIGRATIONS):
+            raise ModelError(
+                f"{self.path.parent} has a catalogue of version {version}; this dcmh ({__version__}) reads up to "
+                f"{len(MIGRATIONS)}. Upgrade: pip install -U dcmh"
+            )
+        if version < len(MIGRATIONS):
+            try:
+                self._take_steps()
+            except ModelError:
+                if version == 0 or (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)):
+                    raise
+            else:
+                version = len(MIGRATIONS)
+        self.has_words = version >= 2  # an older index that may not be written has neither words nor fine vectors
+        self._run("SELECT value FROM about WHERE key = 'generation'")  # is it a catalogue at all
+
+    def _take_steps(self) -> None:
+        with self._lock:
+            self._run("BEGIN IMMEDIATE")
+            try:
+                version = int(self._run("PRAGMA user_version")[0][0])  # another process may have been quicker
+                for step in MIGRATIONS[version:]:
+                    for statement in filter(str.strip, step.split(";")):
+                        self._run(statement)
+                self._run(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
+                self._run("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """SQLite's errors as sentences."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            folder, name = self.path.parent, getattr(error, "sqlite_errorname", "")
+            if self._closed:
+                raise ModelError(f"The index {folder} was closed. Open it again: SearchIndex.open.") from error
+            if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                raise BusyError(f"Another process is writing {folder}. Wait for it, then try again.") from error
+            if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+                raise ModelError(f"{folder} may not be written ({error}). Check its rights, or copy it.") from error
+            if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+                raise ModelError(f"{folder} cannot be written ({error}). Check the free space and the disk.") from error
+            raise ModelError(
+                f"The index {folder} is damaged: {self.path.name}: {error}. {_again(self.path)}"
+            ) from error
+
+
+def _index_words(text: str | None, labels: str) -> str:
+    """The words of an item's text and labels, as the full-text index takes them."""
+    return " ".join(index_words(" ".join([text or "", *json.loads(labels)])))
+
+
+def _again(path: Path) -> str:
+    return f"Make it again: dcmh index DATA --model MODEL --out {path.parent} --rebuild"

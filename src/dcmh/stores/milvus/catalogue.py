@@ -1,0 +1,372 @@
+"""The catalogue on Milvus: a collection of items, and one of codes for each modality.
+
+Milvus knows no transactions, so codes are written first, then items, then what is noted about the whole, which counts
+as the end of a change. Whatever has an id that was not yet given by then is swept away by the next writer.
+
+Fine vectors lie in a collection of their own for each modality. Milvus has no index of words, so words do not count.
+
+The collection of items also holds, under negative ids, what is noted (-1) and what was skipped (a hash of its name).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import BusyError, DataError, ParameterError
+from dcmh.stores.address import Address
+from dcmh.stores.base import Changes, RemoteCatalogue
+from dcmh.stores.local.catalogue import Item, Skipped
+from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
+from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
+from dcmh.stores.milvus.fine import FineCollection
+from dcmh.stores.milvus.index import MilvusIndex
+from dcmh.util.retry import LOADING
+
+ABOUT = -1
+LONGEST = 60_000  # bytes of what Milvus keeps of an item
+NAME = 1_000
+LEASE_SECONDS = 120.0
+FIELDS = ["id", "name", "content", "record"]
+
+
+class MilvusCatalogue(RemoteCatalogue):
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self.server = Milvus(address)
+        self._collection = address.collection
+        self._indexes: dict[str, MilvusIndex] = {}
+        self._fine: dict[str, FineCollection] = {}
+        self._lease = ""
+        self._noted: dict[str, str] | None = None  # what is noted, while this process is the only writer
+        self._loaded = False
+
+    def close(self) -> None:
+        self.server.close()
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[None]:
+        """A lease, noted beside the rest and renewed with every change. It ends after two minutes without any, or at
+        once if its holder was a process of this machine that is gone."""
+        about = self.read_about()
+        holder = about.get("writer", "")
+        if holder and not _is_over(holder):
+            raise BusyError(f"Another process is writing {self.place}. Wait for it, then try again.")
+        self._lease, self._noted = f"{socket.gethostname()} {os.getpid()}", about
+        try:
+            if about:
+                self._note({})
+            yield
+        finally:
+            self._lease = ""
+            with contextlib.suppress(Exception):  # it ends by itself
+                if self._noted:
+                    self._note({})
+            self._noted = None
+
+    def create(self, bits: int, modalities: Sequence[str], about: Mapping[str, str]) -> None:
+        for modality in modalities:
+            if not modality.replace("_", "a").isalnum() or not modality.isascii():
+                raise ParameterError(f"Milvus cannot name a collection after the modality {modality!r}. Use letters.")
+
+        def create(client: Any, _: int) -> None:
+            if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
+                make_collection(client, self._collection, 8, _item_fields)
+
+        # Milvus takes seconds to have a collection ready, and can do several at once.
+        with ThreadPoolExecutor(1 + 2 * len(modalities), "dcmh-milvus") as pool:
+            made: list[Future[Any]] = []
+            for modality in modalities:
+                made.append(pool.submit(MilvusIndex, self.server, bits, name=f"codes_{modality}"))
+                if int(about["fine"]):
+                    made.append(pool.submit(self._vectors, modality, create=True))
+            self.server.call(create)
+            for future in made:
+                future.result()
+        self._note({**about, "modalities": "\n".join(modalities)})
+
+    def migrate(self) -> None:
+        """Nothing to do: there are no words, and no fine vectors before the collection is made anew."""
+
+    def drop(self) -> None:
+        self._indexes.clear()
+        self._fine.clear()
+        ours = (f"{self._collection}_codes_", f"{self._collection}_fine_")
+
+        def drop(client: Any, _: int) -> None:
+            for name in client.list_collections():
+                if name == self._collection or name.startswith(ours):
+                    client.drop_collection(name, timeout=ANSWER_SECONDS)
+
+        self.server.call(drop)
+        self._loaded = False
+        if self._noted is not None:
+            self._noted = {}
+
+    def sweep(self) -> None:
+        first = int(self.about("next_id") or 1)
+        for modality in self.modalities():
+            self._index(modality).remove_from(first)
+            if self.dimensions:
+                self._vectors(modality).remove_from(first)
+        while rows := self._query(f"id >= {first}", ["id"], limit=AT_ONCE):
+            self._delete([row["id"] for row in rows])
+
+    def settle(self) -> dict[str, str]:
+        measured = {}
+        for modality in self.modalities():
+            index = self._index(modality)
+            count = len(index)
+            if self.address.approximate and count:
+                index.approximate()
+                measured[f"recall {modality}"] = f"{index.recall():.3f}"
+            elif count > FEW:
+                index.optimise()
+        return measured
+
+    def read_about(self) -> dict[str, str]:
+        if self._noted is not None:
+            return dict(self._noted)
+        if not self._ready():
+            return {}
+        rows = self._query(f"id == {ABOUT}", ["record"])
+        return dict(rows[0]["record"]) if rows else {}
+
+    # -- changing ---------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Changes) -> None:
+        modalities = self.all_modalities(changes)
+        indexes = {modality: self._index(modality, create=True) for modality in modalities}
+        told = [
+            _row_of(item) for item in changes.items.values()
+        ]  # refuses what is too long, before anything is written
+        rows = self.rows_of(changes, modalities)
+        for modality, index in indexes.items():
+            part = rows[modality]
+            index.remove(part.gone, missing_ok=True)
+            index.put(part.ids, part.packed, part.alone)
+            if self.dimensions:
+                fine = self.fine_rows(changes, modality)
+                self._vectors(modality, create=True).delete(np.array(fine.gone, np.int64))
+                self._vectors(modality).put(fine.vectors)
+        self._delete(sorted(changes.removed))
+        self._delete([_skip_id(name) for name, why in changes.skipped.items() if why is None])
+        told += [_row_of_skipped(name, why) for name, why in changes.skipped.items() if why is not None]
+        self._upsert(told)
+        self._note(changes.about)
+
+    def _note(self, about: Mapping[str, str]) -> None:
+        whole = self.read_about() | {"writer": f"{time.time():.0f} {self._lease}" if self._lease else ""} | dict(about)
+        self._upsert([{"id": ABOUT, "code": NO_VECTOR, "name": "", "content": "", "record": whole}])
+        if self._noted is not None:
+            self._noted = whole
+
+    def _upsert(self, rows: list[dict[str, Any]]) -> None:
+        for start in range(0, len(rows), BATCH):
+            self._send("upsert", data=rows[start : start + BATCH])
+
+    def _delete(self, ids: list[int]) -> None:
+        for start in range(0, len(ids), BATCH):
+            self._send("delete", filter=f"id in {ids[start : start + BATCH]}")
+
+    def _send(self, what: str, **said: Any) -> None:
+        self.server.call(
+            lambda client, _: getattr(client, what)(self._collection, timeout=ANSWER_SECONDS, **said), patience=LOADING
+        )
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self._query("id > 0", ["count(*)"])[0]["count(*)"])
+
+    def items(self) -> Iterator[Item]:
+        last = 0
+        while rows := self._query(f"id > {last}", FIELDS, limit=BATCH):
+            rows.sort(key=lambda row: int(row["id"]))
+            yield from map(_item, rows)
+            last = rows[-1]["id"]
+
+    def get(self, ids: Iterable[int]) -> dict[int, Item]:
+        """Read as searches are: with the consistency of the address."""
+        wanted = sorted({int(number) for number in ids})
+        found = {}
+        for start in range(0, len(wanted), BATCH):
+            for row in self._query(f"id in {wanted[start : start + BATCH]}", FIELDS, level=self._level):
+                found[row["id"]] = _item(row)
+        return found
+
+    def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
+        if not values:
+            return []
+        said = [value.hex() if isinstance(value, bytes) else _named(value) for value in values]
+        found = [_item(row) for row in self._query(f"id > 0 and {column} in {json.dumps(said)}", FIELDS)]
+        wanted = set(values)
+        return [item for item in found if (item.name if column == "name" else item.content) in wanted]
+
+    def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
+        return self._index(modality).codes_there(ids, level="Strong")
+
+    def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
+        return self._vectors(modality).all_below(int(self.about("next_id") or 0))
+
+    def vectors_of(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
+        """Read as searches are; strongly by whoever writes."""
+        return self._vectors(modality).some(ids, "Strong" if self._lease else self._level)
+
+    def vector_count(self, modality: str) -> int:
+        return self._vectors(modality).count()
+
+    def word_counts(self, words: Iterable[str]) -> dict[str, int]:
+        return {}
+
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        return np.empty(0, np.int64)
+
+    def skipped(self) -> dict[str, Skipped]:
+        found, last = {}, ABOUT
+        while rows := self._query(f"id < {last}", FIELDS, limit=BATCH):
+            rows.sort(key=lambda row: -int(row["id"]))
+            for row in rows:
+                record = row["record"]
+                found[str(record["name"])] = Skipped(record["reason"], record["size"], record["mtime_ns"])
+            if len(rows) < BATCH:
+                break
+            last = rows[-1]["id"]
+        return dict(sorted(found.items()))
+
+    def index(self, modality: str) -> MilvusIndex:
+        return self._index(modality)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _level(self) -> str:
+        """The consistency of searches."""
+        return self.address.options.get("consistency", "session").capitalize()
+
+    def _vectors(self, modality: str, *, create: bool = False) -> FineCollection:
+        if modality not in self._fine:
+            found = FineCollection(self.server, f"{self._collection}_fine_{modality}")
+            found.open(create=create)
+            self._fine[modality] = found
+        return self._fine[modality]
+
+    def _index(self, modality: str, *, create: bool = False) -> MilvusIndex:
+        if modality not in self._indexes:
+            made = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
+            self._indexes[modality] = made
+        return self._indexes[modality]
+
+    def _ready(self) -> bool:
+        """Whether the collection is there; loaded, if so."""
+
+        def ready(client: Any, _: int) -> bool:
+            if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
+                return False
+            client.load_collection(self._collection, timeout=300.0)
+            return True
+
+        self._loaded = self._loaded or self.server.call(ready)
+        return self._loaded
+
+    def _query(
+        self, text: str, fields: list[str], *, limit: int | None = None, level: str = "Strong"
+    ) -> list[dict[str, Any]]:
+        more = {} if limit is None else {"limit": limit}
+        return list(
+            self.server.call(
+                lambda client, _: client.query(
+                    self._collection,
+                    filter=text,
+                    output_fields=fields,
+                    consistency_level=level,
+                    timeout=ANSWER_SECONDS,
+                    **more,
+                ),
+                patience=LOADING,
+            )
+        )
+
+
+def _item_fields(schema: Any) -> None:
+    from pymilvus import DataType
+
+    schema.add_field("name", DataType.VARCHAR, max_length=4 * NAME)
+    schema.add_field("content", DataType.VARCHAR, max_length=128)
+    schema.add_field("record", DataType.JSON)
+
+
+def _row_of(item: Item) -> dict[str, Any]:
+    record = {
+        "name": item.name,
+        "path": item.path,
+        "text": item.text,
+        "labels": list(item.labels),
+        "size": item.size,
+        "mtime_ns": item.mtime_ns,
+    }
+    size = len(json.dumps(record, ensure_ascii=False).encode())
+    if size > LONGEST:
+        raise DataError(
+            f"The text and labels of {item.name} take {size:,} bytes; Milvus keeps {LONGEST:,} of an item. "
+            "Shorten the text, or use PostgreSQL."
+        )
+    content = "" if item.content is None else item.content.hex()
+    return {"id": item.id, "code": NO_VECTOR, "name": _named(item.name), "content": content, "record": record}
+
+
+def _row_of_skipped(name: str, why: Skipped) -> dict[str, Any]:
+    record = {"name": name, "reason": why.reason[:NAME], "size": why.size, "mtime_ns": why.mtime_ns}
+    return {"id": _skip_id(name), "code": NO_VECTOR, "name": "", "content": "", "record": record}
+
+
+def _item(row: Mapping[str, Any]) -> Item:
+    record, content = row["record"], bytes.fromhex(row["content"]) or None
+    return Item(
+        record["name"],
+        record["path"],
+        record["text"],
+        tuple(record["labels"]),
+        content,
+        record["size"],
+        record["mtime_ns"],
+        row["id"],
+    )
+
+
+def _named(name: str) -> str:
+    """A name as it is looked up: Milvus' strings are limited, so only the beginning."""
+    return name[:NAME]
+
+
+def _skip_id(name: str) -> int:
+    digest = hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=7).digest()
+    return -2 - int.from_bytes(digest, "big")
+
+
+def _is_over(holder: str) -> bool:
+    """Whether a lease has ended."""
+    when, host, process = [*holder.split(" "), "", "", ""][:3]
+    if not when.isdigit() or time.time() - int(when) > LEASE_SECONDS:
+        return True
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return True
+    except PermissionError:
+        return False
+    return int(process) == os.getpid()

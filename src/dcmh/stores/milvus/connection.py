@@ -1,0 +1,118 @@
+"""Talking to Milvus: one client, calls that are tried again, errors as sentences."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dcmh.errors import EngineError, MissingExtra
+from dcmh.stores.address import Address
+from dcmh.util.retry import ASKING, patiently
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+BUILD_SECONDS = 24 * 3600.0
+AT_ONCE = 16_384  # the most rows that one search or query gives
+BATCH = 5_000  # rows in an insert: more time out
+
+
+class Milvus:
+    """A Milvus server. Threads may share it. Nothing is contacted before the first call."""
+
+    def __init__(self, address: Address) -> None:
+        try:
+            import pymilvus
+        except ImportError as error:
+            raise MissingExtra('Milvus needs pymilvus. Install: pip install "dcmh[milvus]"') from error
+        # It logs every failed attempt with a traceback; what is to be known of them is in the error that comes at the end.
+        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+        self._errors: tuple[type[Exception], ...] = (pymilvus.MilvusException, *_grpc_errors())
+        self.address = address
+        self._client: MilvusClient | None = None
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def call(self, work: Callable[[Any, int], T], *, patience: float = ASKING) -> T:
+        """What `work(client, attempt)` returns. It must bear being called again: a call that failed may have arrived."""
+        patience = self.address.patience if self.address.patience is not None else patience
+
+        def once(attempt: int) -> T:
+            if attempt:
+                self.close()  # a client that lost its server can stay deaf
+            return work(self._connected(), attempt)
+
+        try:
+            return patiently(once, patience, self._passes)
+        except self._errors as error:
+            raise self._explained(error, patience) from None
+
+    def _connected(self) -> MilvusClient:
+        from pymilvus import MilvusClient
+
+        with self._lock:
+            if self._client is None:
+                where = self.address
+                scheme = "https" if where.options.get("tls") == "true" else "http"
+                host = f"[{where.host}]" if ":" in where.host else where.host
+                self._client = MilvusClient(
+                    f"{scheme}://{host}:{where.port}",
+                    user=where.user or os.environ.get("MILVUS_USER", ""),
+                    password=where.password or os.environ.get("MILVUS_PASSWORD", ""),
+                    token=os.environ.get("MILVUS_TOKEN", "") if where.user is None else "",
+                    db_name=where.database,
+                    timeout=CONNECT_SECONDS,
+                )
+            return self._client
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether an error may be gone in a moment: the server is away or not ready."""
+        if not isinstance(error, self._errors) or _is_refusal(error):
+            return False
+        said = str(error).lower()
+        words = ("unavailable", "connect", "deadline", "not ready", "not loaded", "timeout", "closed", "no available")
+        return any(word in said for word in words) or "channel" in said or "node offline" in said
+
+    def _explained(self, error: Exception, patience: float) -> EngineError:
+        where, said = self.address, self.address.scrub(str(getattr(error, "message", "") or error))[:300].rstrip(".")
+        if _is_refusal(error):
+            who = where.user or os.environ.get("MILVUS_USER") or "nobody"
+            return EngineError(
+                f"{where} refuses the user {who}: wrong name or password, or none. "
+                "Set MILVUS_USER and MILVUS_PASSWORD, or MILVUS_TOKEN."
+            )
+        if self._passes(error):
+            return EngineError(
+                f"{where} does not answer (tried for {patience:.0f} s): {said}. Is the server running there?"
+            )
+        return EngineError(f"{where}: {said}.")
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether the server knows this user, or the password, not. What pymilvus says at first hides why."""
+    for _ in range(10):  # pymilvus also raises an error from itself, so the chain may never end
+        if error is None:
+            break
+        said = str(error).lower()
+        if any(word in said for word in ("unauthenticated", "auth check", "credential", "permission")):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _grpc_errors() -> tuple[type[Exception], ...]:
+    import grpc
+
+    return (grpc.RpcError, grpc.FutureTimeoutError)

@@ -1,0 +1,65 @@
+"""The collection of fine vectors on Milvus: base64 in VARCHAR, which is read five times faster than BINARY_VECTOR or ARRAY.
+
+Apart from the codes: a text can have a fine vector but no code.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.stores.milvus.collection import NO_VECTOR, Collection, parts
+from dcmh.stores.milvus.connection import AT_ONCE, BATCH, Milvus
+
+SPAN = 100_000  # ids that one query reads: 20 to 40 MB
+LONGEST = 2_048  # characters of a vector
+
+
+class FineCollection(Collection):
+    """Fine vectors under ids, as bytes. `open` it before anything else."""
+
+    def __init__(self, server: Milvus, name: str) -> None:
+        super().__init__(server, 8 * len(NO_VECTOR), name)
+        self.fields = _fields
+
+    def put(self, vectors: Mapping[int, bytes]) -> None:
+        """Write vectors, in place of those of the same ids."""
+        rows = [
+            {"id": number, "code": NO_VECTOR, "fine": b64encode(vector).decode()} for number, vector in vectors.items()
+        ]
+        for start in range(0, len(rows), BATCH):
+            self._send("upsert", data=rows[start : start + BATCH])
+
+    def some(self, ids: Sequence[int], level: str) -> dict[int, bytes]:
+        """The vectors of some items, at a level of consistency."""
+        found: dict[int, bytes] = {}
+        for part in parts(np.array(ids, np.int64), BATCH):
+            for row in self.query(f"id in {part.tolist()}", ["id", "fine"], level=level):
+                found[row["id"]] = b64decode(row["fine"])
+        return found
+
+    def all_below(self, end: int) -> tuple[NDArray[np.int64], bytes]:
+        """Ids, ascending, and joined vectors of all items with smaller ids.
+
+        By ranges of ids: a limit would be 16,384 rows, each time after a wait for Milvus' next time mark.
+        """
+        rows: list[tuple[int, bytes]] = []
+        for start in range(0, end, SPAN):
+            text = f"id >= {start} and id < {min(end, start + SPAN)}"
+            rows += sorted((row["id"], b64decode(row["fine"])) for row in self.query(text, ["id", "fine"]))
+        return np.array([number for number, _ in rows], np.int64), b"".join(vector for _, vector in rows)
+
+    def remove_from(self, first: int) -> None:
+        """Remove every item whose id is at least `first`."""
+        while rows := self.query(f"id >= {first}", ["id"], limit=AT_ONCE):
+            self.delete(np.array([row["id"] for row in rows], np.int64))
+
+
+def _fields(schema: Any) -> None:
+    from pymilvus import DataType
+
+    schema.add_field("fine", DataType.VARCHAR, max_length=LONGEST)

@@ -1,0 +1,172 @@
+"""MilvusIndex: the same searches over codes in a Milvus collection, BINARY_VECTOR under an integer primary key.
+
+BIN_FLAT compares every code, so answers are exact; BIN_IVF_FLAT is the approximate way, for whoever asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcmh.codes import check_bits
+from dcmh.index.arguments import as_ids, at_least, is_id, refuse_known, refuse_missing
+from dcmh.index.results import Results
+from dcmh.stores.address import Address, parse
+from dcmh.stores.codes import Packed, as_packed, in_order, measure_recall, new_items, results_of
+from dcmh.stores.milvus.collection import LISTS, Collection, parts
+from dcmh.stores.milvus.connection import AT_ONCE, BATCH, Milvus
+from dcmh.stores.milvus.search import Search
+
+
+class MilvusIndex:
+    """Codes of `bits` bits in a collection. Threads may share it; one process at a time may add.
+
+    Parameters
+    ----------
+    where
+        An address, such as milvus://host:19530/photos, or a `Milvus` that is shared.
+    name
+        What follows the collection's name, for one of several. It is made if it is not there, unless `create` is False.
+    consistency
+        What a search sees. "session": at least what this process has written. "strong": whatever anybody has written,
+        which takes a fifth of a second. "bounded": all but the last seconds. Changes always look strongly.
+    """
+
+    def __init__(
+        self,
+        where: Milvus | Address | str,
+        bits: int,
+        *,
+        name: str = "",
+        create: bool = True,
+        consistency: str | None = None,
+    ) -> None:
+        self.server = where if isinstance(where, Milvus) else Milvus(parse(where))
+        self.bits = check_bits(bits)
+        address = self.server.address
+        self.collection = address.collection + (f"_{name}" if name else "")
+        self.consistency = (consistency or address.options.get("consistency", "session")).capitalize()
+        self._codes = Collection(self.server, self.bits, self.collection)
+        try:
+            self._codes.open(create=create)
+        except BaseException:
+            if self.server is not where:
+                self.server.close()
+            raise
+
+    def __len__(self) -> int:
+        return self._codes.count()
+
+    def __repr__(self) -> str:
+        return f"MilvusIndex({str(self.server.address)!r}, bits={self.bits}, collection={self.collection!r})"
+
+    def __contains__(self, item: object) -> bool:
+        return is_id(item) and bool(self._codes.query(f"id in [{int(item)}]", ["id"], level=self.consistency))
+
+    @property
+    def kind(self) -> str:
+        """How Milvus indexes the codes: BIN_FLAT or BIN_IVF_FLAT."""
+        return self._codes.kind
+
+    @property
+    def count(self) -> int:
+        """The number of items."""
+        return len(self)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """All ids, ascending."""
+        return np.array([row["id"] for row in self._codes.pages(["id"])], np.int64)
+
+    def codes(self, ids: ArrayLike) -> Packed:
+        """The packed codes of some items, in the order asked for."""
+        return in_order(self.codes_there(ids), ids, self.bits)
+
+    def codes_there(self, ids: ArrayLike, *, level: str | None = None) -> dict[int, bytes]:
+        """The packed codes of those of the items that are there, at a level of consistency; by default, that of searches."""
+        found: dict[int, bytes] = {}
+        for part in parts(np.unique(as_ids(ids)), BATCH):
+            for row in self._codes.query(f"id in {part.tolist()}", ["id", "code"], level=level or self.consistency):
+                found[row["id"]] = row["code"][0] if isinstance(row["code"], list) else bytes(row["code"])
+        return found
+
+    # -- changing ---------------------------------------------------------------------------------------------------
+
+    def add(self, ids: ArrayLike, codes: Packed, *, alone: NDArray[np.bool_] | None = None) -> None:
+        """Add items under new ids. Milvus knows no transactions: who is interrupted adds the rest with `load`."""
+        new, packed = new_items(ids, codes, self.bits)
+        if len(new):
+            refuse_known(self._codes.known(new))
+            self._codes.insert(new, packed, alone)
+
+    def load(
+        self,
+        ids: ArrayLike,
+        codes: Packed,
+        *,
+        alone: NDArray[np.bool_] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Add those items whose id is not there yet, however many there are; how many that were.
+
+        May be stopped at any time, and called again. Call `optimise` at the end.
+        """
+        new, packed = new_items(ids, codes, self.bits)
+        if not len(new):
+            return 0
+        fresh = ~np.isin(new, self._codes.known(new))
+        self._codes.insert(new[fresh], packed[fresh], None if alone is None else alone[fresh], progress)
+        return int(np.count_nonzero(fresh))
+
+    def put(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_]) -> None:
+        """Write items, in place of those of the same ids."""
+        self._codes.upsert(ids, packed, alone)
+
+    def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
+        """Remove items and return how many there were. If an id is unknown none is removed, unless missing_ok."""
+        wanted = np.unique(as_ids(ids))
+        known = self._codes.known(wanted)
+        if not missing_ok:
+            refuse_missing(np.setdiff1d(wanted, known))
+        self._codes.delete(known)
+        return len(known)
+
+    def remove_from(self, first: int) -> None:
+        """Remove every item whose id is at least `first`: what an interrupted writer left."""
+        while rows := self._codes.query(f"id >= {first}", ["id"], limit=AT_ONCE):
+            self.remove([row["id"] for row in rows], missing_ok=True)
+
+    def optimise(self) -> None:
+        """Write all to storage and wait until it is indexed. After a bulk load; harmless at any time."""
+        self._codes.settle()
+
+    def approximate(self, *, lists: int = LISTS) -> None:
+        """Index by BIN_IVF_FLAT, which `search(..., method="approximate")` uses; exact searches look at all its lists."""
+        self._codes.index_by("BIN_IVF_FLAT", {"nlist": int(lists)})
+
+    def recall(self, *, k: int = 10, sample: int = 100) -> float:
+        """The share of true nearest items that the approximate search finds, measured on codes of the collection."""
+        ids = [row["id"] for row in self._codes.query("id >= 0", ["id"], limit=AT_ONCE)]
+        step = max(1, len(ids) // sample)
+        return measure_recall(self, self.codes(ids[::step][:sample]), k)
+
+    # -- searching --------------------------------------------------------------------------------------------------
+
+    def search(
+        self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
+    ) -> Results:
+        """The k nearest items of each query, or all items where there are fewer.
+
+        `allowed` as in `Index`, or "alone": items that have no code in another collection of the index.
+        """
+        queries, k = as_packed(codes, self.bits, "Query codes"), at_least(k, 1, "k")
+        return results_of(Search(self._codes, self.consistency, method).nearest(queries, k, allowed))
+
+    def within(self, codes: Packed, radius: int, *, allowed: Any = None) -> Results:
+        """All items at most `radius` bits away from each query."""
+        queries = as_packed(codes, self.bits, "Query codes")
+        radius = min(at_least(radius, 0, "radius"), self.bits)
+        return results_of(Search(self._codes, self.consistency).within(queries, radius, allowed))

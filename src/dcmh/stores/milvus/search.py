@@ -1,0 +1,130 @@
+"""Searching a collection on Milvus: whole answers, ties to the smallest ids, from a server that has its own ways.
+
+Milvus gives some of the items at the last distance, in no order, and at most AT_ONCE at all. So some more are asked for
+than are wanted; where the last of them all tie, or there are more than it gives, it is asked again by ranges of ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dcmh.stores.codes import ALONE, Found, Packed, chosen_ids
+from dcmh.stores.milvus.collection import Collection, parts
+from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE
+
+QUERIES_AT_ONCE = 64
+IDS_AT_ONCE = 10_000  # in a filter
+SPARE = 100  # hits more than asked for: mostly enough to see all that tie with the last
+EFFORT = 64  # lists that an approximate search looks at
+
+
+class Search:
+    """One search of a collection, at a level of consistency, exact or approximate."""
+
+    def __init__(self, collection: Collection, consistency: str, method: str = "exact") -> None:
+        self.collection = collection
+        self.consistency = consistency
+        self.method = method
+
+    def nearest(self, queries: Packed, k: int, allowed: Any) -> list[Found]:
+        """The k nearest items of each query."""
+        found: list[Found] = [[] for _ in queries]
+        for text in _filters(allowed):
+            for start in range(0, len(queries), QUERIES_AT_ONCE):
+                some = queries[start : start + QUERIES_AT_ONCE]
+                for place, hits in enumerate(self._nearest(some, k, text), start):
+                    found[place] = sorted([*found[place], *hits], key=_by_distance)[:k]
+        return found
+
+    def within(self, queries: Packed, radius: int, allowed: Any) -> list[Found]:
+        """All items within the radius of each query."""
+        texts = list(_filters(allowed))
+        return [
+            sorted((hit for text in texts for hit in self._near(query, radius, text)), key=_by_distance)
+            for query in queries
+        ]
+
+    def _nearest(self, queries: Packed, k: int, text: str) -> Iterator[Found]:
+        limit = min(AT_ONCE, k + SPARE)
+        if 2 * k > AT_ONCE:
+            for query in queries:
+                yield self._near(query, self.collection.bits, text)[:k]
+            return
+        for query, hits in zip(queries, self._ask(queries, limit, text), strict=True):
+            if self.method == "approximate" or len(hits) < limit or hits[k - 1][1] < hits[-1][1]:
+                yield hits[:k]  # every item that ties with the last one is there
+                continue
+            last = hits[k - 1][1]
+            nearer = [hit for hit in hits if hit[1] < last]
+            yield [*nearer, *self._lowest(query, last, k - len(nearer), text)]
+
+    def _lowest(self, query: Packed, distance: int, count: int, text: str) -> Found:
+        """The smallest ids at a distance, of which there may be more than one answer holds."""
+        bound: int | None = None
+        while True:
+            limited = text if bound is None else _both(text, f"id <= {bound}")
+            hits = self._ask(query[None], AT_ONCE, limited, distance, least=distance)[0]
+            if len(hits) < AT_ONCE:
+                return hits[:count]
+            bound = hits[max(count, len(hits) // 2) - 1][0]
+
+    def _near(self, query: Packed, radius: int, text: str) -> Found:
+        """All hits; where there are more than one answer holds, the ids are halved, and halved again."""
+        hits = self._ask(query[None], AT_ONCE, text, radius)[0]
+        if len(hits) < AT_ONCE:
+            return hits
+        middle = int(np.median([number for number, _ in hits]))
+        low = self._near(query, radius, _both(text, f"id <= {middle}"))
+        high = self._near(query, radius, _both(text, f"id > {middle}"))
+        return sorted([*low, *high], key=_by_distance)
+
+    def _ask(
+        self, queries: Packed, limit: int, text: str, radius: int | None = None, *, least: int | None = None
+    ) -> list[Found]:
+        """One answer for each query, sorted."""
+        answers = self.collection.server.call(
+            lambda client, _: client.search(
+                self.collection.name,
+                [query.tobytes() for query in queries],
+                filter=text,
+                limit=limit,
+                search_params={"metric_type": "HAMMING", "params": self._settings(radius, least)},
+                consistency_level=self.consistency,
+                timeout=ANSWER_SECONDS,
+            )
+        )
+        return [sorted(((hit["id"], int(hit["distance"])) for hit in hits), key=_by_distance) for hits in answers]
+
+    def _settings(self, radius: int | None, least: int | None) -> dict[str, Any]:
+        """Milvus' radius leaves its end out, its range_filter includes it. Within a radius all lists are looked at."""
+        settings: dict[str, Any] = {}
+        if radius is not None:
+            settings["radius"] = float(radius + 1)
+        if least is not None and least > 0:
+            settings["range_filter"] = float(least)
+        if self.collection.kind == "BIN_IVF_FLAT":
+            lists, effort = self.collection.lists, self.collection.server.address.effort or EFFORT
+            settings["nprobe"] = min(lists, effort) if self.method == "approximate" and radius is None else lists
+        return settings
+
+
+def _filters(allowed: Any) -> Iterator[str]:
+    """What `allowed` is in Milvus' words; in parts where it is long."""
+    if allowed is None:
+        yield ""
+    elif isinstance(allowed, str) and allowed == ALONE:
+        yield "alone == true"
+    else:
+        for part in parts(chosen_ids(allowed), IDS_AT_ONCE):
+            yield f"id in {part.tolist()}"
+
+
+def _by_distance(hit: tuple[int, int]) -> tuple[int, int]:
+    return hit[1], hit[0]
+
+
+def _both(*texts: str) -> str:
+    return " and ".join(f"({text})" for text in texts if text)

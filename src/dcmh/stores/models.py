@@ -1,0 +1,78 @@
+"""Models that this machine keeps for indexes on servers: DCMH_HOME/models/FINGERPRINT."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dcmh.errors import ModelError
+from dcmh.methods import folder as model_folder
+from dcmh.util.atomic import whole_folder
+from dcmh.util.cache import home
+
+if TYPE_CHECKING:
+    from dcmh.methods.base import Hasher
+
+DRAFT = ".draft"
+
+
+def keep(model: Hasher | Path, report: str | None = None) -> Path:
+    """Copy a model here; where it lies now."""
+    place = home() / "models"
+    if not isinstance(model, Path):
+        place.mkdir(parents=True, exist_ok=True)
+        with whole_folder(place / DRAFT) as draft:
+            model.save(draft / "model", extra={} if report is None else {model_folder.REPORT: report})
+            return _copied(draft / "model")
+    return _copied(model)
+
+
+def find(fingerprint: str) -> Path | None:
+    """The model of this fingerprint, if this machine has it."""
+    place = home() / "models" / fingerprint
+    return place if model_folder.is_model(place) else None
+
+
+def files_of(model: Path) -> dict[str, bytes]:
+    """The files of a model folder, as they are sent to a database."""
+    return {file.name: file.read_bytes() for file in sorted(model.iterdir()) if _belongs(file)}
+
+
+def restore(files: Mapping[str, bytes]) -> Path:
+    """Write a model that came from a database; where it lies now."""
+    place = home() / "models"
+    place.mkdir(parents=True, exist_ok=True)
+    with whole_folder(place / DRAFT) as draft:
+        folder = draft / "model"
+        folder.mkdir()
+        for name, data in files.items():
+            if Path(name).name != name:
+                raise ModelError(f"The model that the database keeps has a file {name!r}. Give --model MODEL.")
+            (folder / name).write_bytes(data)
+        return _copied(folder)
+
+
+def _copied(model: Path) -> Path:
+    fingerprint = str(model_folder.read_record(model)["fingerprint"])
+    target = home() / "models" / fingerprint
+    if target.exists() and model.resolve() == target.resolve():
+        return target
+    model_folder.read_weights(model)  # whole, and what its fingerprint says
+    report = model / model_folder.REPORT
+    if model_folder.is_model(target) and (not report.is_file() or _same(report, target / model_folder.REPORT)):
+        return target
+    with whole_folder(target) as draft:
+        for file in model.iterdir():
+            if _belongs(file):
+                shutil.copyfile(file, draft / file.name)
+    return target
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def _belongs(file: Path) -> bool:
+    return file.is_file() and not file.name.startswith(".")

@@ -1,0 +1,328 @@
+"""The catalogue on PostgreSQL: a schema for each collection, and one transaction for each change."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.errors import ParameterError
+from dcmh.stores.address import Address
+from dcmh.stores.base import COMMON, Changes, FineRows, RemoteCatalogue
+from dcmh.stores.local.catalogue import Item, Skipped
+from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
+from dcmh.stores.postgres.index import PostgresIndex
+from dcmh.util.retry import LOADING
+from dcmh.util.text import index_words
+
+if TYPE_CHECKING:
+    import psycopg
+
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS {schema}.about (key text PRIMARY KEY, value text NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {schema}.items (id bigint PRIMARY KEY, name text NOT NULL, path text, text text, "
+    "labels text NOT NULL, content bytea, size bigint, mtime_ns bigint)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS items_by_name ON {schema}.items (md5(name))",  # a name may be longer than an index entry
+    "CREATE INDEX IF NOT EXISTS items_by_content ON {schema}.items (content)",
+    "CREATE TABLE IF NOT EXISTS {schema}.skipped (name text PRIMARY KEY, reason text NOT NULL, size bigint, mtime_ns bigint)",
+    "CREATE TABLE IF NOT EXISTS {schema}.model (name text, part int, data bytea NOT NULL, PRIMARY KEY (name, part))",
+)
+# Apart, as collections of format 1 lack them.
+WORDS = (
+    'ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS words text[] COLLATE "C"',
+    "CREATE INDEX IF NOT EXISTS items_by_word ON {schema}.items USING gin (words)",
+)
+# Apart from the codes, whose table is scanned: it would be three times as large. A text can also have a fine vector but no code.
+FINE = "CREATE TABLE IF NOT EXISTS {schema}.{table} (id bigint PRIMARY KEY, vector bytea NOT NULL)"
+COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
+TYPES = ("int8", "text", "text", "text", "text", "bytea", "int8", "int8")
+PAGE = 10_000
+PIECE = 8 << 20  # bytes of a model in one row
+LONGEST_WORD = 500  # characters: an index entry holds 2,700 bytes
+
+
+class PostgresCatalogue(RemoteCatalogue):
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self.server = Postgres(address)
+        self._indexes: dict[str, PostgresIndex] = {}
+        self._has_words = False
+
+    def close(self) -> None:
+        self.server.close()
+
+    # -- the whole --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writer(self) -> Iterator[None]:
+        with held(self.server, f"dcmh {self.address.collection}", self.place):
+            yield
+
+    def create(self, bits: int, modalities: Sequence[str], about: Mapping[str, str]) -> None:
+        for modality in modalities:
+            if len(f"codes_{modality}_part_1000_32".encode()) > 63:
+                raise ParameterError(
+                    f"PostgreSQL has no room for the name {modality!r} of a modality. Use a shorter one."
+                )
+
+        def create(connection: psycopg.Connection[Any]) -> None:
+            connection.execute(self._said("CREATE SCHEMA IF NOT EXISTS {schema}"))
+            for table in (*TABLES, *WORDS):  # a DBA may have made some already, in parts or spread over machines
+                connection.execute(self._said(table))
+            for modality in modalities if int(about["fine"]) else ():
+                connection.execute(self._said(FINE, f"fine_{modality}"))
+
+        self.server.work(create)
+        for modality in modalities:
+            PostgresIndex(self.server, bits, name=f"codes_{modality}")
+        said = {**about, "modalities": "\n".join(modalities)}
+        self.server.work(lambda connection: self._note(connection, said))
+
+    def migrate(self) -> None:
+        add, index = WORDS
+        self._run(add)
+        items = self.items()
+        while part := [(words_of(item), item.id) for item in itertools.islice(items, PAGE)]:
+            self.server.work(partial(self._set_words, part), patience=LOADING)
+        self._run(index, patience=LOADING, seconds=BUILD_SECONDS)
+
+    def _set_words(self, part: list[tuple[list[str], int]], connection: psycopg.Connection[Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.executemany(self._said("UPDATE {schema}.items SET words = %s WHERE id = %s"), part)
+
+    def drop(self) -> None:
+        self._indexes.clear()
+        self.server.work(lambda connection: connection.execute(self._said("DROP SCHEMA {schema} CASCADE")))
+
+    def sweep(self) -> None:
+        """Nothing to do: a transaction leaves nothing behind."""
+
+    def settle(self) -> dict[str, str]:
+        measured = {}
+        for modality in self.modalities():
+            index = self._index(modality)
+            index.optimise()
+            if self.address.approximate and len(index):
+                index.approximate()
+                measured[f"recall {modality}"] = f"{index.recall():.3f}"
+        self._run("ANALYZE {schema}.items", seconds=BUILD_SECONDS)
+        return measured
+
+    def read_about(self) -> dict[str, str]:
+        def read(connection: psycopg.Connection[Any]) -> dict[str, str]:
+            there = connection.execute("SELECT to_regclass(%s)", (f"dcmh_{self.address.collection}.about",)).fetchone()
+            if not there or there[0] is None:
+                return {}
+            return dict(connection.execute(self._said("SELECT key, value FROM {schema}.about")).fetchall())
+
+        return self.server.work(read)
+
+    # -- changing ---------------------------------------------------------------------------------------------------
+
+    def apply(self, changes: Changes) -> None:
+        modalities = self.all_modalities(changes)
+        indexes = {modality: self._index(modality, create=True) for modality in modalities}
+        rows = self.rows_of(changes, modalities)
+        stale = [number for number in changes.items if number < self._known_before] + sorted(changes.removed)
+
+        def apply(connection: psycopg.Connection[Any]) -> None:
+            found = connection.execute(
+                self._said("SELECT value FROM {schema}.about WHERE key = 'generation'")
+            ).fetchone()
+            if found and found[0] == changes.about["generation"]:
+                return  # the connection broke after this was committed
+            self._delete(connection, "items", stale)
+            self._copy_items(connection, list(changes.items.values()))
+            for modality in modalities if self.dimensions and "modalities" in changes.about else ():
+                connection.execute(self._said(FINE, f"fine_{modality}"))
+            for modality, index in indexes.items():
+                part = rows[modality]
+                written = part.ids[part.ids < self._known_before]
+                self._delete(connection, f"codes_{modality}", np.union1d(written, part.gone).tolist())
+                if len(part.ids):
+                    index.copy(connection, part.ids, part.packed, part.alone)
+                if self.dimensions:
+                    self._write_fine(connection, modality, self.fine_rows(changes, modality))
+            self._write_skipped(connection, changes.skipped)
+            self._note(connection, changes.about)
+
+        self.server.work(apply, patience=LOADING)
+
+    def _copy_items(self, connection: psycopg.Connection[Any], items: list[Item]) -> None:
+        if not items:
+            return
+        statement = self._said(f"COPY {{schema}}.items ({COLUMNS}, words) FROM STDIN (FORMAT binary)")
+        with connection.cursor().copy(statement) as copy:
+            copy.set_types((*TYPES, "text[]"))
+            for item in items:
+                labels = json.dumps(item.labels, ensure_ascii=False)
+                told = (item.id, item.name, item.path, item.text, labels, item.content, item.size, item.mtime_ns)
+                copy.write_row((*told, words_of(item)))
+
+    def _write_fine(self, connection: psycopg.Connection[Any], modality: str, rows: FineRows) -> None:
+        table = f"fine_{modality}"
+        self._delete(connection, table, [number for number in rows.vectors if number < self._known_before] + rows.gone)
+        with connection.cursor().copy(
+            self._said("COPY {schema}.{table} (id, vector) FROM STDIN (FORMAT binary)", table)
+        ) as copy:
+            copy.set_types(("int8", "bytea"))
+            for row in rows.vectors.items():
+                copy.write_row(row)
+
+    def _delete(self, connection: psycopg.Connection[Any], table: str, ids: list[int]) -> None:
+        if ids:
+            connection.execute(self._said("DELETE FROM {schema}.{table} WHERE id = ANY(%s)", table), (ids,))
+
+    def _write_skipped(self, connection: psycopg.Connection[Any], skipped: Mapping[str, Skipped | None]) -> None:
+        if not skipped:
+            return
+        connection.execute(self._said("DELETE FROM {schema}.skipped WHERE name = ANY(%s)"), (list(skipped),))
+        told = [(name, why.reason, why.size, why.mtime_ns) for name, why in skipped.items() if why is not None]
+        with connection.cursor() as cursor:
+            cursor.executemany(self._said("INSERT INTO {schema}.skipped VALUES (%s, %s, %s, %s)"), told)
+
+    def _note(self, connection: psycopg.Connection[Any], about: Mapping[str, str]) -> None:
+        statement = self._said(
+            "INSERT INTO {schema}.about VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        )
+        with connection.cursor() as cursor:
+            cursor.executemany(statement, list(about.items()))
+
+    def keep_model(self, files: Mapping[str, bytes]) -> None:
+        def keep(connection: psycopg.Connection[Any]) -> None:
+            connection.execute(self._said("DELETE FROM {schema}.model"))
+            for name, data in files.items():
+                for part, start in enumerate(range(0, max(1, len(data)), PIECE)):
+                    piece = data[start : start + PIECE]
+                    connection.execute(
+                        self._said("INSERT INTO {schema}.model VALUES (%s, %s, %s)"), (name, part, piece)
+                    )
+
+        self.server.work(keep, patience=LOADING)
+
+    def kept_model(self) -> dict[str, bytes] | None:
+        files: dict[str, bytes] = {}
+        for name, data in self._run("SELECT name, data FROM {schema}.model ORDER BY name, part"):
+            files[name] = files.get(name, b"") + bytes(data)
+        return files or None
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self._run("SELECT count(*) FROM {schema}.items")[0][0])
+
+    def items(self) -> Iterator[Item]:
+        last = -1
+        statement = f"SELECT {COLUMNS} FROM {{schema}}.items WHERE id > %s ORDER BY id LIMIT {PAGE}"
+        while rows := self._run(statement, (last,)):
+            yield from map(_item, rows)
+            last = rows[-1][0]
+
+    def get(self, ids: Iterable[int]) -> dict[int, Item]:
+        wanted = [int(number) for number in ids]
+        rows = self._run(f"SELECT {COLUMNS} FROM {{schema}}.items WHERE id = ANY(%s)", (wanted,)) if wanted else []
+        return {row[0]: _item(row) for row in rows}
+
+    def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
+        if not values:
+            return []
+        test = "md5(name) IN (SELECT md5(v) FROM unnest(%s::text[]) v)" if column == "name" else "content = ANY(%s)"
+        return [
+            _item(row) for row in self._run(f"SELECT {COLUMNS} FROM {{schema}}.items WHERE {test}", (list(values),))
+        ]
+
+    def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
+        return self._index(modality).codes_there(ids)
+
+    def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
+        """Joined by the server: row by row takes several times longer."""
+        ((ids, joined),) = self._run(
+            "SELECT string_agg(int8send(id), ''::bytea ORDER BY id), string_agg(vector, ''::bytea ORDER BY id) "
+            "FROM {schema}.{table}",
+            table=f"fine_{modality}",
+        )
+        return np.frombuffer(ids or b"", ">i8").astype(np.int64), joined or b""
+
+    def vectors_of(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
+        statement = "SELECT id, vector FROM {schema}.{table} WHERE id = ANY(%s)"
+        return dict(self._run(statement, (list(ids),), table=f"fine_{modality}"))
+
+    def vector_count(self, modality: str) -> int:
+        return int(self._run("SELECT count(*) FROM {schema}.{table}", table=f"fine_{modality}")[0][0])
+
+    def word_counts(self, words: Iterable[str]) -> dict[str, int]:
+        """Each word on its own: the planner knows common words, and scans for them until there are enough."""
+        wanted = list(words)
+        if not wanted or not self._knows_words():
+            return {}
+        one = "(SELECT count(*) FROM (SELECT FROM {schema}.items WHERE words @> %s::text[] LIMIT %s) held)"
+        values = [value for word in wanted for value in ([_entry(word)], COMMON)]
+        ((counts,),) = self._run(f"SELECT ARRAY[{', '.join([one] * len(wanted))}]", values)
+        return dict(zip(wanted, counts, strict=True))
+
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        if not self._knows_words():
+            return np.empty(0, np.int64)
+        test, values = ("", []) if among is None else (" AND id = ANY(%s)", [[int(number) for number in among]])
+        statement = f"SELECT id FROM {{schema}}.items WHERE words @> %s::text[]{test} ORDER BY id"
+        rows = self._run(statement, ([_entry(word)], *values))
+        return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+
+    def _knows_words(self) -> bool:
+        self._has_words = self._has_words or int(self.about("format") or 0) >= 2
+        return self._has_words
+
+    def skipped(self) -> dict[str, Skipped]:
+        rows = self._run("SELECT name, reason, size, mtime_ns FROM {schema}.skipped ORDER BY name")
+        return {name: Skipped(reason, size, mtime_ns) for name, reason, size, mtime_ns in rows}
+
+    def index(self, modality: str) -> PostgresIndex:
+        return self._index(modality)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _index(self, modality: str, *, create: bool = False) -> PostgresIndex:
+        if modality not in self._indexes:
+            made = PostgresIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
+            self._indexes[modality] = made
+        return self._indexes[modality]
+
+    def _said(self, text: str, table: str | None = None) -> Any:
+        from psycopg.sql import SQL, Identifier
+
+        parts = {"schema": Identifier(f"dcmh_{self.address.collection}")}
+        if table is not None:
+            parts["table"] = Identifier(table)
+        return SQL(text).format(**parts)
+
+    def _run(self, text: str, values: Sequence[Any] = (), *, table: str | None = None, **options: Any) -> list[Any]:
+        statement = self._said(text, table)
+
+        def run(connection: psycopg.Connection[Any]) -> list[Any]:
+            cursor = connection.execute(statement, values, binary=True)
+            return cursor.fetchall() if cursor.description else []
+
+        return self.server.work(run, **options)
+
+
+def _item(row: Sequence[Any]) -> Item:
+    number, name, path, text, labels, content, size, mtime_ns = row
+    content = None if content is None else bytes(content)
+    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number)
+
+
+def words_of(item: Item) -> list[str]:
+    """The words of an item's text and labels, as the table keeps them."""
+    return [_entry(word) for word in index_words(" ".join([item.text or "", *item.labels]))]
+
+
+def _entry(word: str) -> str:
+    """A word; a hash in place of one that is too long for an index."""
+    return word if len(word) <= LONGEST_WORD else hashlib.blake2b(word.encode()).hexdigest()

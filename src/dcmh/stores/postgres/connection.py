@@ -1,0 +1,178 @@
+"""Talking to PostgreSQL: connections that are kept, work that is tried again, errors as sentences."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dcmh.errors import BusyError, EngineError, MissingExtra
+from dcmh.stores.address import Address
+from dcmh.util.retry import ASKING, patiently
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 120  # of one statement; more where a statement is known to be long
+LOCK_SECONDS = 30
+MOMENT = 2.0  # seconds
+BUILD_SECONDS = 24 * 3600  # building an index over 10^9 rows
+KEPT = 8  # idle connections
+# What a server says that refuses a connection now and will take it soon.
+SOON = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
+
+
+class Postgres:
+    """A database on a PostgreSQL server. Threads may share it. Nothing is contacted before the first piece of work."""
+
+    def __init__(self, address: Address) -> None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise MissingExtra('PostgreSQL needs psycopg. Install: pip install "dcmh[postgres]"') from error
+        self._psycopg = psycopg
+        self.address = address
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def work(
+        self,
+        task: Callable[[psycopg.Connection[Any]], T],
+        *,
+        patience: float = ASKING,
+        seconds: int = ANSWER_SECONDS,
+        whole: bool = True,
+    ) -> T:
+        """Run a task in one transaction. It must bear being run again: when a connection breaks, nobody knows whether
+        the transaction was committed.
+
+        Parameters
+        ----------
+        patience
+            For how many seconds a server that is away is waited for, unless the address says.
+        seconds
+            How long one statement may take.
+        whole
+            False for a single statement that only reads: it is spared the words around a transaction.
+        """
+        patience = self.address.patience if self.address.patience is not None else patience
+        try:
+            return patiently(lambda _: self._once(task, seconds, whole), patience, self._passes)
+        except self._psycopg.Error as error:
+            raise self._explained(error, patience) from None
+
+    def rows(self, query: Any, values: Sequence[Any] = (), **options: Any) -> list[Any]:
+        """The rows that a query gives."""
+        return self.work(lambda connection: connection.execute(query, values).fetchall(), whole=False, **options)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A connection of the caller's own."""
+        where = self.address
+        settings: dict[str, Any] = {
+            name: where.options[name] for name in ("sslmode", "sslrootcert") if name in where.options
+        }
+        return self._psycopg.connect(
+            host=where.host,
+            port=where.port,
+            dbname=where.database,
+            user=where.user,
+            password=where.password,
+            connect_timeout=CONNECT_SECONDS,
+            application_name="dcmh",
+            options=f"-c lock_timeout={LOCK_SECONDS}s -c statement_timeout={ANSWER_SECONDS}s",
+            keepalives_idle=30,
+            tcp_user_timeout=60_000,  # a server that vanished without a word
+            autocommit=True,
+            prepare_threshold=None,  # a plan made for other values would be a bad one
+            **settings,
+        )
+
+    def _once(self, task: Callable[[psycopg.Connection[Any]], T], seconds: int, whole: bool) -> T:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        connection = connection or self.connect()
+        try:
+            with connection.transaction() if whole else contextlib.nullcontext():
+                if seconds != ANSWER_SECONDS:
+                    connection.execute(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
+                result = task(connection)
+        finally:
+            self._keep(connection)
+        return result
+
+    def _keep(self, connection: psycopg.Connection[Any]) -> None:
+        """For the next one, if it is as it was when it was new."""
+        if connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE:
+            with self._lock:
+                if len(self._idle) < KEPT:
+                    self._idle.append(connection)
+                    return
+        connection.close()
+
+    def _passes(self, error: Exception) -> bool:
+        """Whether an error may be gone in a moment: the server is away, starting, or ending this connection."""
+        if not isinstance(error, self._psycopg.OperationalError):
+            return False
+        if error.sqlstate is None:  # from the connection itself; a server that answers and refuses says FATAL
+            return "FATAL" not in str(error) or any(word in str(error) for word in SOON)
+        return error.sqlstate[:2] == "08" or error.sqlstate in ("57P01", "57P02", "57P03", "53300", "40001", "40P01")
+
+    def _explained(self, error: psycopg.Error, patience: float) -> Exception:
+        where, said, state = self.address, self.address.scrub(str(error)), error.sqlstate or ""
+        if "password" in said or "authentication" in said or state[:2] == "28":
+            return EngineError(
+                f"{where} refuses the user {where.user or 'of this account'}: {_reason(said)}. Set PGPASSWORD or use ~/.pgpass."
+            )
+        if state == "57014":
+            return EngineError(f"{where} took too long to answer, so the statement was stopped. Is it overloaded?")
+        if state == "55P03":
+            return BusyError(f"Another process is changing {where}. Wait for it, then try again.")
+        if state == "42501":
+            return EngineError(f"{where} does not allow that: {_reason(said)}. Ask for the right, or use another user.")
+        if state[:2] == "53":
+            return EngineError(f"{where} is out of room: {_reason(said)}. Free space on the server, then go on.")
+        if self._passes(error):
+            return EngineError(
+                f"{where} does not answer (tried for {patience:.0f} s): {_reason(said)}. Is the server running there?"
+            )
+        return EngineError(f"{where}: {_reason(said)}.")
+
+
+def _reason(said: str) -> str:
+    """The last part of what libpq says, which is the reason."""
+    for mark in ("FATAL: ", "failed: ", "ERROR: "):
+        said = said.rpartition(mark)[2]
+    return said.strip().rstrip(".").partition(" Is the server running")[0][:300]
+
+
+@contextlib.contextmanager
+def held(server: Postgres, name: str, what: str) -> Any:
+    """Within the block no other process has the lock of this name in the database."""
+    connection = server.work(lambda _: server.connect())
+    end = time.monotonic() + MOMENT  # a process that just ended may hold it for a moment longer
+    try:
+        while not _tried(connection, name):
+            if time.monotonic() > end:
+                raise BusyError(f"Another process is writing {what}. Wait for it, then try again.")
+            time.sleep(0.05)
+        yield
+        with contextlib.suppress(server._psycopg.Error):  # the server went away meanwhile, and the lock with it
+            connection.execute("SELECT pg_advisory_unlock_all()")
+    finally:
+        connection.close()
+
+
+def _tried(connection: psycopg.Connection[Any], name: str) -> bool:
+    found = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (name,)).fetchone()
+    return bool(found and found[0])

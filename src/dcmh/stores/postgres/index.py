@@ -1,0 +1,281 @@
+"""PostgresIndex: the same searches over codes in a PostgreSQL table, `bit(n)` under an integer primary key.
+
+A radius that is small goes through indexes on substrings of the code (`dcmh.stores.postgres.lookups`); anything else is a
+scan, which PostgreSQL shares among its workers. Both are exact. HNSW (pgvector) is the approximate way, for whoever
+asks for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dcmh.codes import check_bits
+from dcmh.errors import EngineError
+from dcmh.index.arguments import as_ids, at_least, is_id, refuse_known, refuse_missing
+from dcmh.index.results import Results
+from dcmh.stores.address import Address, parse
+from dcmh.stores.codes import Found, Packed, as_packed, in_order, measure_recall, new_items, results_of
+from dcmh.stores.postgres import lookups
+from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres
+from dcmh.stores.postgres.table import Limit, Table, limited, packed_from
+from dcmh.util.retry import LOADING
+
+if TYPE_CHECKING:
+    import psycopg
+
+LOADED_AT_ONCE = 100_000  # rows in a transaction of a bulk load
+EFFORT = 400  # of an HNSW search
+
+
+class PostgresIndex:
+    """Codes of `bits` bits in a table of a collection. Threads and processes may share the table.
+
+    Parameters
+    ----------
+    where
+        An address, such as postgresql://user@host/database?collection=photos, or a `Postgres` that is shared.
+    name
+        The table. It is made if it is not there, unless `create` is False.
+    """
+
+    def __init__(self, where: Postgres | Address | str, bits: int, *, name: str = "codes", create: bool = True) -> None:
+        self.server = where if isinstance(where, Postgres) else Postgres(parse(where))
+        self.bits = check_bits(bits)
+        self.name = name
+        self._table = Table(self.server, self.bits, name)
+        try:
+            self.server.work(lambda connection: self._open(connection, create))
+        except BaseException:
+            if self.server is not where:
+                self.server.close()
+            raise
+
+    def __len__(self) -> int:
+        return int(self._table.rows("SELECT count(*) FROM {table}")[0][0])
+
+    def __repr__(self) -> str:
+        return f"PostgresIndex({str(self.server.address)!r}, bits={self.bits}, name={self.name!r})"
+
+    def __contains__(self, item: object) -> bool:
+        return is_id(item) and bool(self._table.rows("SELECT 1 FROM {table} WHERE id = %s", (int(item),)))
+
+    @property
+    def count(self) -> int:
+        """The number of items."""
+        return len(self)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """All ids, ascending."""
+        return np.array([row[0] for row in self._table.rows("SELECT id FROM {table} ORDER BY id")], np.int64)
+
+    def codes(self, ids: ArrayLike) -> Packed:
+        """The packed codes of some items, in the order asked for."""
+        return in_order(self.codes_there(ids), ids, self.bits)
+
+    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+        """The packed codes of those of the items that are there."""
+        wanted = as_ids(ids).tolist()
+        rows = self._table.rows("SELECT id, bit_send(code) FROM {table} WHERE id = ANY(%s)", (wanted,))
+        packed = packed_from([code for _, code in rows], self.bits)
+        return {row[0]: code.tobytes() for row, code in zip(rows, packed, strict=True)}
+
+    # -- changing ---------------------------------------------------------------------------------------------------
+
+    def add(self, ids: ArrayLike, codes: Packed, *, alone: NDArray[np.bool_] | None = None) -> None:
+        """Add items under new ids. All of them, or none."""
+        new, packed = new_items(ids, codes, self.bits)
+        attempts = itertools.count()
+
+        def add(connection: psycopg.Connection[Any]) -> None:
+            known = self._table.known(connection, new)
+            if next(attempts) and len(known) == len(new):
+                return  # the connection broke after it was committed
+            refuse_known(known)
+            self.copy(connection, new, packed, alone)
+
+        if len(new):
+            self.server.work(add, patience=LOADING)
+
+    def load(
+        self,
+        ids: ArrayLike,
+        codes: Packed,
+        *,
+        alone: NDArray[np.bool_] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Add those items whose id is not there yet, however many there are; how many that were.
+
+        May be stopped at any time, and called again: what was committed stays. Call `optimise` at the end.
+        """
+        new, packed = new_items(ids, codes, self.bits)
+        if len(new) > max(lookups.FEW, self.estimate // 4):
+            self._drop_lookups()  # keeping them up to date row by row takes ten times longer than making them anew
+        added = 0
+        for start in range(0, len(new), LOADED_AT_ONCE):
+            part = slice(start, start + LOADED_AT_ONCE)
+            task = self._loading(new[part], packed[part], None if alone is None else alone[part])
+            added += self.server.work(task, patience=LOADING)
+            if progress:
+                progress(min(part.stop, len(new)), len(new))
+        return added
+
+    def copy(
+        self,
+        connection: psycopg.Connection[Any],
+        ids: NDArray[np.int64],
+        packed: Packed,
+        alone: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Send rows by binary COPY, within the caller's transaction."""
+        self._table.copy(connection, ids, packed, alone)
+
+    def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
+        """Remove items and return how many there were. If an id is unknown none is removed, unless missing_ok."""
+        wanted = np.unique(as_ids(ids))
+        gone: set[int] = set()
+
+        def remove(connection: psycopg.Connection[Any]) -> int:
+            query = self._table.said("DELETE FROM {table} WHERE id = ANY(%s) RETURNING id")
+            gone.update(row[0] for row in connection.execute(query, (wanted.tolist(),)))
+            if not missing_ok:
+                refuse_missing(np.array([item for item in wanted.tolist() if item not in gone], np.int64))
+            return len(gone)
+
+        return self.server.work(remove) if len(wanted) else 0
+
+    def optimise(self) -> None:
+        """Make the indexes that lookups need, and statistics. After a bulk load; harmless at any time."""
+        plan = lookups.plan_for(self.bits, len(self))
+
+        def build(connection: psycopg.Connection[Any]) -> None:
+            if self.has_lookups and self.plan != plan:
+                lookups.drop(connection, self._table, self.plan)
+            connection.execute("SET LOCAL maintenance_work_mem = '256MB'")
+            lookups.build(connection, self._table, plan)
+            connection.execute(self._table.said("ANALYZE {table}"))
+
+        self.server.work(build, patience=LOADING, seconds=BUILD_SECONDS)
+        self.server.work(self._look)
+
+    def approximate(self, *, m: int = 16, ef_construction: int = 64) -> None:
+        """Make an HNSW index, which `search(..., method="approximate")` uses. Takes long: minutes for a million."""
+        from psycopg.sql import SQL, Identifier
+
+        if self._table.operator != "<~>":
+            raise EngineError(
+                f"{self.server.address} has no pgvector of at least 0.7, which HNSW needs. Install it there."
+            )
+
+        def build(connection: psycopg.Connection[Any]) -> None:
+            connection.execute("SET LOCAL maintenance_work_mem = '1GB'")
+            named = Identifier(f"{self.name}_hnsw")
+            command = SQL(
+                "CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (code bit_hamming_ops) WITH (m = {}, ef_construction = {})"
+            )
+            connection.execute(command.format(named, self._table.identifier, int(m), int(ef_construction)))
+
+        self.server.work(build, patience=LOADING, seconds=BUILD_SECONDS)
+        self.server.work(self._look)
+
+    def recall(self, *, k: int = 10, sample: int = 100) -> float:
+        """The share of true nearest items that the approximate search finds, measured on codes of the collection."""
+        rows = self._table.rows("SELECT id FROM {table} ORDER BY md5(id::text) LIMIT %s", (sample,))
+        return measure_recall(self, self.codes([row[0] for row in rows]), k)
+
+    # -- searching --------------------------------------------------------------------------------------------------
+
+    def search(
+        self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
+    ) -> Results:
+        """The k nearest items of each query, or all items where there are fewer.
+
+        `allowed` as in `Index`, or "alone": items that have no code in another table of the collection.
+        """
+        queries, k = as_packed(codes, self.bits, "Query codes"), at_least(k, 1, "k")
+        limit = limited(allowed)
+        if method == "approximate" and self.has_hnsw and allowed is None:
+            return results_of([self._graph(query, k) for query in queries])
+        return results_of([self._nearest(query, k, limit) for query in queries])
+
+    def within(self, codes: Packed, radius: int, *, allowed: Any = None) -> Results:
+        """All items at most `radius` bits away from each query."""
+        queries = as_packed(codes, self.bits, "Query codes")
+        radius = min(at_least(radius, 0, "radius"), self.bits)
+        limit = limited(allowed)
+        return results_of([self._near(query, radius, limit) for query in queries])
+
+    def _nearest(self, query: Packed, k: int, limit: Limit) -> Found:
+        """Look within a small radius first: if k items are there, they are the nearest."""
+        parts = len(self.plan.starts)
+        for radius in (parts - 1, 2 * parts - 1):
+            if self._pays(radius) and len(found := self._near(query, radius, limit, k)) == k:
+                return found
+        return self._found("TRUE", [], query, limit, k)
+
+    def _near(self, query: Packed, radius: int, limit: Limit, k: int | None = None) -> Found:
+        from psycopg.sql import SQL
+
+        close = SQL("({} <= {})").format(self._table.distance(query), radius)
+        if not self._pays(radius):
+            return self._found(close, [], query, limit, k)
+        test, values = lookups.near(self.plan, query, self.bits, radius)
+        return self._found(SQL("({} AND {})").format(test, close), values, query, limit, k)
+
+    def _pays(self, radius: int) -> bool:
+        return self.has_lookups and lookups.pays(self.plan, self.estimate, radius)
+
+    def _graph(self, query: Packed, k: int) -> Found:
+        effort = max(k, self.server.address.effort or EFFORT)
+
+        def ask(connection: psycopg.Connection[Any]) -> Found:
+            connection.execute(f"SET LOCAL hnsw.ef_search = {min(effort, 1000)}")
+            statement = self._table.said("SELECT id, {distance}::int FROM {table} ORDER BY {distance} LIMIT %s", query)
+            rows = connection.execute(statement, (k,)).fetchall()
+            return sorted(rows, key=lambda row: (row[1], row[0]))
+
+        return self.server.work(ask)
+
+    def _found(self, test: Any, values: list[Any], query: Packed, limit: Limit, k: int | None) -> Found:
+        from psycopg.sql import SQL
+
+        statement = self._table.said(
+            "SELECT id, {distance}::int AS distance FROM {table} WHERE {test} AND {limit} ORDER BY distance, id LIMIT %s",
+            query,
+            test=SQL(test) if isinstance(test, str) else test,
+            limit=limit[0],
+        )
+        return self.server.rows(statement, (*values, *limit[1], k))
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _open(self, connection: psycopg.Connection[Any], create: bool) -> None:
+        self._table.open(connection, create=create)
+        self._look(connection)
+
+    def _look(self, connection: psycopg.Connection[Any]) -> None:
+        """See which indexes there are, and how many rows, roughly."""
+        there = self._table.indexes(connection)
+        plan = lookups.plan_of(self._table, there)
+        self.plan, self.has_lookups = plan or lookups.plan_for(self.bits, 0), plan is not None
+        self.has_hnsw = f"{self.name}_hnsw" in there
+        self.estimate = self._table.estimate(connection)
+
+    def _loading(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_] | None) -> Callable[[Any], int]:
+        def load(connection: psycopg.Connection[Any]) -> int:
+            fresh = ~np.isin(ids, self._table.known(connection, ids))
+            self.copy(connection, ids[fresh], packed[fresh], None if alone is None else alone[fresh])
+            return int(np.count_nonzero(fresh))
+
+        return load
+
+    def _drop_lookups(self) -> None:
+        if self.has_lookups:
+            self.server.work(lambda connection: lookups.drop(connection, self._table, self.plan), patience=LOADING)
+            self.has_lookups = False

@@ -1,0 +1,193 @@
+"""The table of codes on PostgreSQL, in SQL: how it is made and looked at, and how rows are sent to it by COPY."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.codes import bytes_of
+from dcmh.errors import ModelMismatch
+from dcmh.stores.codes import ALONE, Packed, chosen_ids
+from dcmh.stores.postgres.connection import Postgres
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.sql import Composable, Composed, Identifier
+
+Limit = tuple["Composable", list[Any]]
+
+_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)[:, ::-1], axis=1).reshape(-1)
+
+
+class Table:
+    """A table of codes of `bits` bits in the schema of a collection. `open` it before anything else."""
+
+    def __init__(self, server: Postgres, bits: int, name: str) -> None:
+        from psycopg.sql import Identifier
+
+        self.server = server
+        self.bits = bits
+        self.name = name
+        self._schema = f"dcmh_{server.address.collection}"
+        self.identifier = Identifier(self._schema, name)
+        self.operator = "bit_count"  # of distances
+
+    def open(self, connection: psycopg.Connection[Any], *, create: bool) -> None:
+        """Make the table if it is not there and `create`; refuse one of other codes."""
+        from psycopg.sql import Identifier
+
+        self.operator = _distance_operator(connection, create=create)
+        if create:
+            make_table(connection, Identifier(self._schema), self.identifier, self.bits)
+        kind = connection.execute(
+            "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = %s::regclass AND attname = 'code'",
+            (self.identifier.as_string(connection),),
+        ).fetchone()
+        if kind is None or kind[0] != f"bit({self.bits})":
+            raise ModelMismatch(
+                f"{self.server.address} holds codes of type {kind and kind[0]}, not of {self.bits} bits. "
+                "Use the model it was made with, or another collection."
+            )
+
+    def said(self, text: str, query: Packed | None = None, **parts: Composable) -> Composed:
+        """A statement, with the table where {table} stands, and with a query's distance where {distance} does."""
+        from psycopg.sql import SQL
+
+        if query is not None:
+            parts["distance"] = self.distance(query)
+        return SQL(text).format(table=self.identifier, **parts)
+
+    def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self.server.rows(self.said(text), values)
+
+    def distance(self, query: Packed) -> Composable:
+        """The distance of a row's code from the query."""
+        from psycopg.sql import SQL, Literal
+
+        said = Literal(bits_of(query, self.bits))
+        if self.operator == "<~>":
+            return SQL("(code <~> {}::bit({}))").format(said, self.bits)
+        return SQL("bit_count(code # {}::bit({}))").format(said, self.bits)
+
+    def beside(self, name: str) -> Identifier:
+        """What has this name in the same schema."""
+        from psycopg.sql import Identifier
+
+        return Identifier(self._schema, name)
+
+    def indexes(self, connection: psycopg.Connection[Any]) -> set[str]:
+        """The names of the table's indexes that can be used."""
+        rows = connection.execute(
+            "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+            "WHERE i.indrelid = %s::regclass AND i.indisvalid",
+            (self.identifier.as_string(connection),),
+        ).fetchall()
+        return {row[0] for row in rows}
+
+    def estimate(self, connection: psycopg.Connection[Any]) -> int:
+        """How many rows there are, roughly."""
+        named = self.identifier.as_string(connection)
+        found = connection.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (named,)).fetchone()
+        return max(0, int(found[0])) if found else 0
+
+    def known(self, connection: psycopg.Connection[Any], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of the ids are there."""
+        between = self.said("SELECT EXISTS (SELECT 1 FROM {table} WHERE id BETWEEN %s AND %s)")
+        some = connection.execute(between, (int(ids.min()), int(ids.max()))).fetchone()
+        if not some or not some[0]:
+            return np.empty(0, np.int64)
+        rows = connection.execute(self.said("SELECT id FROM {table} WHERE id = ANY(%s)"), (ids.tolist(),)).fetchall()
+        return np.array([row[0] for row in rows], np.int64)
+
+    def copy(
+        self,
+        connection: psycopg.Connection[Any],
+        ids: NDArray[np.int64],
+        packed: Packed,
+        alone: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Send rows by binary COPY, within the caller's transaction."""
+        with connection.cursor().copy(self.said("COPY {table} (id, code, alone) FROM STDIN (FORMAT binary)")) as copy:
+            copy.write(_HEADER)
+            copy.write(_copy_rows(ids, packed, self.bits, alone))
+            copy.write(b"\xff\xff")
+
+
+def make_table(connection: psycopg.Connection[Any], schema: Composable, table: Composable, bits: int) -> None:
+    from psycopg.sql import SQL
+
+    there = connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
+    if there and there[0] is not None:
+        return
+    connection.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+    connection.execute(
+        SQL(
+            "CREATE TABLE IF NOT EXISTS {} (id bigint PRIMARY KEY, code bit({}) NOT NULL, alone boolean NOT NULL)"
+        ).format(table, bits)
+    )
+
+
+def _distance_operator(connection: psycopg.Connection[Any], *, create: bool) -> str:
+    """pgvector's <~> where there is pgvector; otherwise PostgreSQL's own bit_count, which takes half as long again."""
+    import psycopg
+
+    query = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+    found = connection.execute(query).fetchone()
+    if found is None and create:
+        try:
+            with connection.transaction():
+                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except psycopg.Error:  # not installed on the server, or no right to: it is not needed for exact searches
+            return "bit_count"
+        found = connection.execute(query).fetchone()
+    if found is None or tuple(int(part) for part in found[0].split(".")[:2]) < (0, 7):
+        return "bit_count"
+    return "<~>"
+
+
+def limited(allowed: Any) -> Limit:
+    """What the `allowed` of a search is in SQL: a test of rows, and its values."""
+    from psycopg.sql import SQL
+
+    if allowed is None:
+        return SQL("TRUE"), []
+    if isinstance(allowed, str) and allowed == ALONE:
+        return SQL("alone"), []
+    return SQL("id = ANY(%s)"), [chosen_ids(allowed).tolist()]
+
+
+def bits_of(code: Packed, bits: int) -> str:
+    """A packed code as PostgreSQL writes it: bit 0 first."""
+    return "".join(map(str, np.unpackbits(code, count=bits, bitorder="little")))
+
+
+def packed_from(sent: Sequence[bytes], bits: int) -> Packed:
+    """What `bit_send` gives of some codes, packed, shape (n, ceil(bits / 8))."""
+    joined = b"".join(code[4:] for code in sent)  # the first 4 bytes are the length
+    return _REVERSED[np.frombuffer(joined, np.uint8)].reshape(len(sent), bytes_of(bits))
+
+
+def _copy_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterable[Any] | None) -> bytes:
+    """Rows as COPY's binary format has them: the number of fields, then length and value of each."""
+    octets = bytes_of(bits)
+    row = np.dtype(
+        [
+            ("fields", ">i2"),
+            ("id_length", ">i4"),
+            ("id", ">i8"),
+            ("code_length", ">i4"),
+            ("bits", ">i4"),
+            ("code", np.uint8, (octets,)),
+            ("alone_length", ">i4"),
+            ("alone", np.uint8),
+        ]
+    )
+    rows = np.empty(len(ids), row)
+    rows["fields"], rows["id_length"], rows["id"] = 3, 8, ids
+    rows["code_length"], rows["bits"], rows["code"] = 4 + octets, bits, _REVERSED[packed]
+    rows["alone_length"], rows["alone"] = 1, 0 if alone is None else np.asarray(alone, np.uint8)
+    return rows.tobytes()
