@@ -4,7 +4,7 @@ DCMHError
  ├─ DataError (ValueError)        a data set is missing, incomplete or inconsistent
  │   └─ ImageError                a picture cannot be read; the message is a short reason
  ├─ ParameterError (ValueError)   a setting is outside what makes sense
- ├─ ModelError (ValueError)       a folder is no model, is damaged, or is newer than this version
+ ├─ ModelError (ValueError)       a folder is not a model, is damaged, or is newer than this version
  ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
  ├─ EncoderError (ValueError)     the weights of a text encoder are damaged or incomplete
  ├─ QueryError (ValueError)       nothing in the query can be encoded
@@ -16,15 +16,32 @@ DCMHError
  ├─ TrainingStopped (RuntimeError) training was interrupted on request; its state is saved
  └─ MissingExtra (ImportError)    an optional dependency is not installed
 
-Each message says what happened, to which thing, and what to do. Each class is also a built-in, so that
-ordinary `except` works.
+Each error says what happened (`what`), to which thing (`which`), and what to do (`hint`); its message is all of it.
+Code decides by class and by these fields, never by the words of a message. Each class is also a built-in exception,
+so that ordinary `except` works.
 """
 
 from __future__ import annotations
 
 
 class DCMHError(Exception):
-    """The root: whoever catches this catches every error that dcmh raises on purpose."""
+    """The root: whoever catches this catches every error that dcmh raises on purpose.
+
+    Parameters
+    ----------
+    what
+        What happened, in one or more sentences.
+    which
+        The thing it happened to, such as a path, a parameter's name or a line, where code needs to know.
+    hint
+        What to do about it. The message is `what` followed by `hint`.
+    """
+
+    def __init__(self, what: str = "", *, which: object = None, hint: str = "") -> None:
+        super().__init__(f"{what} {hint}".strip())
+        self.what = what
+        self.which = which
+        self.hint = hint
 
 
 class DataError(DCMHError, ValueError):
@@ -40,7 +57,7 @@ class ParameterError(DCMHError, ValueError):
 
 
 class ModelError(DCMHError, ValueError):
-    """A folder is no model, is damaged, or is newer than this version reads."""
+    """A folder is not a model, is damaged, or is newer than this version reads."""
 
 
 class ModelMismatch(DCMHError, ValueError):
@@ -56,11 +73,10 @@ class QueryError(DCMHError, ValueError):
 
 
 class UnknownWords(QueryError):
-    """None of the query's words is in the vocabulary. `said` is the first sentence; `nearest` are known words like them."""
+    """None of the query's words is known. `which`: the vocabulary, where one limits the query; `nearest`: words in it."""
 
-    def __init__(self, said: str, hint: str = "", nearest: tuple[str, ...] = ()) -> None:
-        super().__init__(f"{said} {hint}".strip())
-        self.said = said
+    def __init__(self, what: str, *, which: object = None, hint: str = "", nearest: tuple[str, ...] = ()) -> None:
+        super().__init__(what, which=which, hint=hint)
         self.nearest = nearest
 
 

@@ -152,9 +152,9 @@ def _unknown(text: str, words: TextEncoder, nearest: dict[str, tuple[str, ...]],
         name = os.path.basename(words.encoder.name)
         return UnknownWords(
             f"The text encoder {name} cannot read any part of '{shown}', and no item's text holds it.",
-            "Ask in words of a language that it knows.",
+            hint="Ask in words of a language that it knows.",
         )
     close = tuple(dict.fromkeys(word for known in nearest.values() for word in known))[:5]
     message = f"No word of '{shown}' is in the model's vocabulary ({len(words.bag):,} words), nor in any item's text."
     hint = f"Closest known: {', '.join(close)}. " if close else ""
-    return UnknownWords(message, f"{hint}{vocabulary} lists them all.", close)
+    return UnknownWords(message, which=vocabulary, hint=f"{hint}{vocabulary} lists them all.", nearest=close)

@@ -74,12 +74,11 @@ def not_encodable(hint: str) -> Problem:
 def explain(error: DCMHError) -> Problem | None:
     """The problem that an error of the library is for a caller; None where it is none of the caller's business."""
     if isinstance(error, UnknownWords):
-        hint = str(error).removeprefix(error.said).strip()
-        if not hint.endswith(" lists them all."):  # no vocabulary limits the query
-            return Problem(422, error.said, hint, kind="query-not-encodable")
+        if error.which is None:
+            return Problem(422, error.what, error.hint, kind="query-not-encodable")
         known = f"Closest known: {', '.join(error.nearest)}. " if error.nearest else ""
         hint = f"{known}GET /api/words lists them all."
-        return Problem(422, error.said, hint, kind="query-not-encodable", nearest=list(error.nearest))
+        return Problem(422, error.what, error.hint, kind="query-not-encodable", nearest=list(error.nearest))
     if isinstance(error, QueryError | ParameterError):
         kind = "query-not-encodable" if isinstance(error, QueryError) else "bad-parameter"
         title, _, hint = _SENTENCE.sub("\n", str(error), count=1).partition("\n")
