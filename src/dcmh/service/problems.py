@@ -78,7 +78,7 @@ def explain(error: DCMHError) -> Problem | None:
             return Problem(422, error.what, error.hint, kind="query-not-encodable")
         known = f"Closest known: {', '.join(error.nearest)}. " if error.nearest else ""
         hint = f"{known}GET /api/words lists them all."
-        return Problem(422, error.what, error.hint, kind="query-not-encodable", nearest=list(error.nearest))
+        return Problem(422, error.what, hint, kind="query-not-encodable", nearest=list(error.nearest))
     if isinstance(error, QueryError | ParameterError):
         kind = "query-not-encodable" if isinstance(error, QueryError) else "bad-parameter"
         title, _, hint = _SENTENCE.sub("\n", str(error), count=1).partition("\n")
