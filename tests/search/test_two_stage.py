@@ -17,6 +17,7 @@ from dcmh.errors import ParameterError, QueryError, UnknownWords
 from dcmh.index.fine import FineIndex
 from dcmh.methods import fine as fine_space
 from dcmh.search import SearchIndex, calibration, rank
+from dcmh.search.rank import Found, Ranking
 from dcmh.util.text import index_words
 from toy_photos import cheap, load, write_pairs, write_photos
 
@@ -213,7 +214,8 @@ def test_empty_and_very_long_texts_are_indexed(own):
 
 class TestPrecision:
     def test_it_is_that_of_the_curve_of_such_hits(self, index):
-        curves = index.calibration.curves
+        (measured_on,) = index.calibration.sizes  # few items: one size
+        curves = measured_on.curves
         assert {kind for kind, _, _ in curves} == {"word", "sentence", "picture"}
         hits = index.search(text="snow", k=COUNT)
         best = max(hit.fine for hit in hits)
@@ -228,13 +230,13 @@ class TestPrecision:
             )
             scores, shares = np.array(curves.get(("word", where, calibration.band(place)), [(9, 0)])).T
             value = hit.score - calibration.BEST * best
-            measured = value >= scores[0] and (hit.words or best >= index.calibration.weakest["word"])
+            measured = value >= scores[0] and (hit.words or best >= measured_on.weakest["word"])
             assert hit.precision == (pytest.approx(np.interp(value, scores, shares)) if measured else None)
             shown += hit.precision is not None
         assert shown
 
     def test_what_is_weaker_than_all_that_was_measured_has_none(self, index):
-        index.calibration.weakest = {"word": 2.0}
+        index.calibration.sizes[0].weakest = {"word": 2.0}
         assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT) if not hit.words)
 
     def test_hits_past_what_was_measured_have_none(self, index):
@@ -262,9 +264,28 @@ class TestPrecision:
 
     def test_no_item_that_was_trained_on_is_measured(self, split, monkeypatch):
         fitted = dcmh.DCMH(bits=16, hidden=8, epochs=1, device="cpu").fit(split.train)
-        assert calibration.measure(fitted, split)["items"] == len(split.query)
+        assert [size["items"] for size in calibration.measure(fitted, split)["sizes"]] == [len(split.query)]
         fitted.fine_ = None
         assert calibration.measure(fitted, split) is None
+
+    def test_curves_are_those_of_collections_of_that_size(self):
+        def curves(items, share):
+            return {"items": items, "weakest": {}, "curves": {"word": {"bare": {"10": [[-1, share], [1, share]]}}}}
+
+        held = {"sizes": [curves(4000, 0.8), curves(1000, 0.4), curves(2000, 0.6)]}
+        measured = calibration.Calibration({calibration.HELD: held})
+        found = Found(1, 3, "image", 0.5, 0.5)
+
+        def shown(items):
+            ranking = Ranking([found], None, items, None, None, 0.5)
+            return measured.precision(found, 0, "word", "text", ranking, has_text=False)
+
+        sizes = (10, 1000, 2**0.5 * 1000, 2000, 4000, 10**6)
+        assert [shown(items) for items in sizes] == pytest.approx([0.4, 0.4, 0.5, 0.6, 0.8, 0.8])
+        older = calibration.Calibration({calibration.HELD: curves(4000, 0.8)})  # one size, as first written
+        assert (
+            older.precision(found, 0, "word", "text", Ranking([found], None, 9, None, None, 0.5), has_text=False) == 0.8
+        )
 
     def test_curves_rise(self):
         rng = np.random.default_rng(0)

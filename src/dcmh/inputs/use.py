@@ -109,45 +109,50 @@ class UseMultilingual:
         return tuple(found[::-1])
 
     def _forward(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """All pieces lie in one matrix, with a gap before each sentence that keeps windows from reaching across."""
+        """The pieces of all sentences go through the convolutions as one matrix; no window reaches across sentences."""
         w = self._arrays
-        lengths = np.array([len(pieces) for pieces in sentences])
-        starts = GAP + np.concatenate([[0], np.cumsum(lengths + GAP)[:-1]])
-        rows = max(int(starts[-1] + lengths[-1] + GAP), LEAST_ROWS)
-        ids, real = np.zeros(rows, np.int64), np.zeros((rows, 1), np.float32)
-        for start, pieces in zip(starts, sentences, strict=True):
-            ids[start : start + len(pieces)], real[start : start + len(pieces)] = pieces, 1
+        missing = LEAST_ROWS - sum(map(len, sentences))
+        filled = [*sentences, np.zeros(missing, np.int64)] if missing > 0 else sentences
+        lengths = np.array([len(pieces) for pieces in filled])
+        rows = int(lengths.sum())
+        at = np.arange(rows) + GAP * np.repeat(
+            np.arange(1, len(lengths) + 1), lengths
+        )  # with a gap before each sentence
+        ids, which = np.unique(np.concatenate(filled), return_inverse=True)  # a piece is embedded once per batch
+        ids = np.pad(ids, (0, max(LEAST_ROWS - len(ids), 0)))
         block = ids % CHUNKS
-        embedded = w["table"][ids] * w["scale"][block, None] + w["lo"][block, None]  # (rows, 512)
-        x = _normed(embedded @ w["proj_W"] + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"]) * real
-        features = [embedded]
+        embedded = w["table"][ids] * w["scale"][block, None] + w["lo"][block, None]  # (pieces, 512)
+        x = _normed(embedded @ w["proj_W"] + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"])
+        features = np.empty((rows, WIDTH + len(ORDERS) * CHANNELS), np.float32)
+        features[:, :WIDTH] = embedded[which]
+        padded = np.zeros((int(at[-1]) + GAP + 1, CHANNELS), np.float32)
         for branch, (order, left) in enumerate(ORDERS):
-            part = x[:, branch * CHANNELS : (branch + 1) * CHANNELS]
-            hidden = part + np.maximum(_windows(part, order, left) @ w[f"w1_{order}"] + w[f"b1_{order}"], 0) * real
-            features.append(hidden + np.maximum(_windows(hidden, order, left) @ w[f"w2_{order}"] + w[f"b2_{order}"], 0))
-        seen = _normed(np.concatenate(features, axis=1), w["ln_g"], w["ln_b"], w["eps"]) * real
+            windows = at[:, None] + np.arange(-left, order - left)
+            hidden = x[:, branch * CHANNELS : (branch + 1) * CHANNELS][which]
+            for layer in ("1", "2"):
+                padded[at] = hidden
+                change = padded[windows].reshape(rows, -1) @ w[f"w{layer}_{order}"]
+                change += w[f"b{layer}_{order}"]
+                hidden += np.maximum(change, 0, out=change)
+            features[:, WIDTH + branch * CHANNELS : WIDTH + (branch + 1) * CHANNELS] = hidden
+        seen = _normed(features, w["ln_g"], w["ln_b"], w["eps"])
         total = np.zeros((max(len(sentences), LEAST_ROWS), seen.shape[1]), np.float32)
-        for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-            total[row] = seen[start : start + length].sum(0)
         sizes = np.ones((len(total), 1), np.float32)
-        sizes[: len(sentences), 0] = lengths
+        for row, (stop, pieces) in enumerate(zip(np.cumsum(lengths), sentences, strict=False)):
+            total[row], sizes[row] = seen[stop - len(pieces) : stop].sum(0), len(pieces)
         mean = (total @ w["cnn_W"] + sizes * w["cnn_b"]) / np.sqrt(sizes)
         y = np.maximum(mean @ w["p1"] + np.maximum(mean @ w["d0"], 0) @ w["d1"], 0)
         z = np.tanh(y @ w["p3"] + np.maximum(y @ w["d2"], 0) @ w["d3"])[: len(sentences)]
         return np.asarray(z / np.sqrt(np.maximum((z * z).sum(axis=1, keepdims=True), 1e-12)), np.float32)
 
 
-def _windows(x: NDArray[np.float32], order: int, left: int) -> NDArray[np.float32]:
-    """For each row those around it, side by side; zeros beyond both ends."""
-    padded = np.zeros((len(x) + order - 1, x.shape[1]), np.float32)
-    padded[left : left + len(x)] = x
-    return np.concatenate([padded[i : i + len(x)] for i in range(order)], axis=1)
-
-
 def _normed(x: NDArray[Any], gain: NDArray[Any], bias: NDArray[Any], eps: NDArray[Any]) -> NDArray[np.float32]:
-    x = x - x.mean(axis=1, keepdims=True)
-    deviation = np.sqrt((x * x).mean(axis=1, keepdims=True) + eps[0])
-    return np.asarray(x / deviation * gain + bias, np.float32)
+    """Layer normalisation, in place."""
+    x -= x.mean(axis=1, keepdims=True)
+    x /= np.sqrt((x * x).mean(axis=1, keepdims=True) + eps[0])
+    x *= gain
+    x += bias
+    return x
 
 
 def _normalised(text: str) -> str:

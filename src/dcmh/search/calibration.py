@@ -5,14 +5,16 @@ relevant. Queries of different kinds are kept apart: a word (the name of a label
 picture (those of held-out items; relevant is what shares a label with them). So are hits whose text holds a word of the query,
 those whose text holds none, and those without a text; and the first ten hits and later ones, as a score that is good for the
 first place of one query may be the fortieth of another. Within each, precision is the monotone curve of least squares over the
-score less BEST times the best fine score of the query, since uncommon words score lower throughout. A query whose best fine score
-is lower than that of nearly all measured ones has no measured precision: what it asks for may not be there at all. Nor have hits
-after the fiftieth.
+score less BEST times the best fine score of the query, since uncommon words score lower throughout. All of it is measured on
+all held-out items, on every second, every fourth and so on: hits with equal scores and places are better in a larger collection,
+and a search takes the curves of the sizes next to its own. A query whose best fine score is lower than that of nearly all
+measured ones has no measured precision: what it asks for may not be there at all. Nor have hits after the fiftieth.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +39,7 @@ FEWEST = 20  # hits, or pairs at a distance: with fewer, precision is not measur
 BANDS = (10, 50)  # hits up to the tenth, and up to the fiftieth
 QUERIES = 1000  # sentences and pictures, at most
 ITEMS = 10_000  # held-out items that are searched, at most
-ENOUGH = 500  # from twice as many on, half of them are searched as well
+SMALLEST = 250  # items of the smallest collection that is measured beside the whole
 POINTS = 40  # hits for each point of a curve, at least
 STEPS = 25  # points of a curve, at most
 BEST = 0.25
@@ -48,19 +50,36 @@ Curve = list[tuple[float, float]]  # scores and precision, both rising
 Measured = dict[tuple[str, str, int], list[tuple[float, bool]]]  # (kind, context, band) to score and relevance
 
 
+class Curves:
+    """What was measured on a collection of one size."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self.items = int(record["items"])
+        self.curves: dict[tuple[str, str, int], Curve] = {
+            (kind, context, int(band)): [(float(score), float(share)) for score, share in curve]
+            for kind, contexts in record["curves"].items()
+            for context, bands in contexts.items()
+            for band, curve in bands.items()
+        }
+        self.weakest = {str(kind): float(score) for kind, score in record["weakest"].items()}
+
+    def precision(self, found: Found, kind: str, where: str, last: int, best: float) -> float | None:
+        """Of a hit in a context, among the hits up to the `last`; None where it was not measured."""
+        curve = self.curves.get((kind, where, last))
+        if not curve or found.score is None or (best < self.weakest.get(kind, -1) and not found.words):
+            return None
+        scores, shares = np.array(curve).T
+        value = found.score - BEST * best
+        return float(np.interp(value, scores, shares)) if value >= scores[0] else None
+
+
 class Calibration:
     """The precision of hits, as report.json of a model folder has it; empty where nothing was measured."""
 
     def __init__(self, report: Mapping[str, Any], *, fine: bool = True) -> None:
         self.by_distance = {} if fine else _by_distance(report)  # distances do not order the hits of a fine space
         held = report.get(HELD) or {}
-        self.curves: dict[tuple[str, str, int], Curve] = {
-            (kind, context, int(band)): [(float(score), float(share)) for score, share in curve]
-            for kind, contexts in held.get("curves", {}).items()
-            for context, bands in contexts.items()
-            for band, curve in bands.items()
-        }
-        self.weakest = {str(kind): float(score) for kind, score in held.get("weakest", {}).items()}
+        self.sizes = sorted(map(Curves, held.get("sizes", [held] if held else [])), key=lambda curves: curves.items)
 
     @classmethod
     def read(cls, model: Path, *, fine: bool) -> Calibration:
@@ -75,7 +94,7 @@ class Calibration:
     @property
     def is_measured(self) -> bool:
         """Whether any hit can have a precision."""
-        return bool(self.curves or self.by_distance)
+        return bool(self.sizes or self.by_distance)
 
     def precision(
         self, found: Found, place: int, kind: str, asked: str, ranking: Ranking, *, has_text: bool
@@ -83,12 +102,26 @@ class Calibration:
         """Of a hit at a place, from 0, for a query of a kind, asked in a modality; None where it was not measured."""
         if found.score is None:
             return self.by_distance.get((asked, found.modality), {}).get(found.distance)
-        curve = self.curves.get((kind, context(found, ranking, has_text=has_text), band(place) or 0))
-        if not curve or ranking.best is None or (ranking.best < self.weakest.get(kind, -1) and not found.words):
+        last = band(place)
+        if last is None or ranking.best is None:
             return None
-        scores, shares = np.array(curve).T
-        value = found.score - BEST * ranking.best
-        return float(np.interp(value, scores, shares)) if value >= scores[0] else None
+        where = context(found, ranking, has_text=has_text)
+        shares, weights = [], []
+        for curves, weight in self._around(ranking.searched):
+            share = curves.precision(found, kind, where, last, ranking.best)
+            if share is not None:
+                shares.append(share)
+                weights.append(weight)
+        return float(np.average(shares, weights=weights)) if sum(weights) else None
+
+    def _around(self, items: int) -> list[tuple[Curves, float]]:
+        """The measured sizes next to that of a collection, each with its weight."""
+        larger = next((i for i, curves in enumerate(self.sizes) if curves.items >= items), len(self.sizes))
+        if not self.sizes or larger == 0 or larger == len(self.sizes):
+            return [(curves, 1.0) for curves in (self.sizes[:1] if larger == 0 else self.sizes[-1:])]
+        below, above = self.sizes[larger - 1 : larger + 1]
+        weight = math.log(items / below.items) / math.log(above.items / below.items)
+        return [(below, 1 - weight), (above, weight)]
 
 
 def band(place: int) -> int | None:
@@ -135,24 +168,21 @@ def measure(model: Hasher, split: Split) -> dict[str, Any] | None:
     items = sum(len(part) for part in parts)
     if items < FEWEST:
         return None
-    halves = [part.take(slice(None, None, 2)) for part in parts] if items >= 2 * ENOUGH else None
+    sizes: list[dict[str, Any]] = []
+    step = 1
+    while step == 1 or items // step >= SMALLEST:
+        some = parts if step == 1 else [part.take(slice(None, None, step)) for part in parts]
+        if record := _curves(_Searched(model, some, picture, text), QUERIES // step):
+            sizes.append(record)
+        step *= 2
+    return {"sizes": sizes} if sizes else None
+
+
+def _curves(searched: _Searched, queries: int) -> dict[str, Any] | None:
+    """Curves of precision by score on a collection, by kind, context and band; None where there were too few hits."""
     hits: Measured = {}
     best: dict[str, list[float]] = {}
-    for some in (parts, halves):  # the tenth hit of many items is better than that of few
-        if some is not None:
-            _collect(_Searched(model, some, picture, text), hits, best)
-    curves: dict[str, dict[str, dict[str, Curve]]] = {}
-    for (kind, where, last), seen in hits.items():
-        if len(seen) >= FEWEST:
-            curves.setdefault(kind, {}).setdefault(where, {})[str(last)] = curve_of(seen)
-    counts = {kind: sum(len(seen) for (name, _, _), seen in hits.items() if name == kind) for kind in curves}
-    weakest = {kind: round(float(np.quantile(scores, WEAKEST)), 4) for kind, scores in best.items() if kind in curves}
-    return {"items": min(items, ITEMS), "hits": counts, "weakest": weakest, "curves": curves} if curves else None
-
-
-def _collect(searched: _Searched, hits: Measured, best: dict[str, list[float]]) -> None:
-    """Note score and relevance of the first hits of all requests, by kind, context and band; and the best fine scores."""
-    for kind, request, relevant, own in searched.requests():
+    for kind, request, relevant, own in searched.requests(queries):
         for with_texts in (False, True) if searched.text is not None else (False,):
             ranking = rank.search(searched.collection(texts=with_texts), request, Wanted(BANDS[-1], without=own))
             if ranking.best is None:
@@ -162,6 +192,13 @@ def _collect(searched: _Searched, hits: Measured, best: dict[str, list[float]]) 
                 where = context(one, ranking, has_text=with_texts and bool(searched.texts[one.id - 1]))
                 seen = hits.setdefault((kind, where, band(place) or 0), [])
                 seen.append(((one.score or 0.0) - BEST * ranking.best, bool(relevant[one.id - 1])))
+    curves: dict[str, dict[str, dict[str, Curve]]] = {}
+    for (kind, where, last), seen in hits.items():
+        if len(seen) >= FEWEST:
+            curves.setdefault(kind, {}).setdefault(where, {})[str(last)] = curve_of(seen)
+    counts = {kind: sum(len(seen) for (name, _, _), seen in hits.items() if name == kind) for kind in curves}
+    weakest = {kind: round(float(np.quantile(scores, WEAKEST)), 4) for kind, scores in best.items() if kind in curves}
+    return {"items": len(searched), "hits": counts, "weakest": weakest, "curves": curves} if curves else None
 
 
 class _Searched:
@@ -208,7 +245,7 @@ class _Searched:
         words = self.words if texts else None
         return Collection(dict.fromkeys(names, self.index), fine, words, len(self), spoken)
 
-    def requests(self) -> Iterator[tuple[str, Request, NDArray[np.bool_], int]]:
+    def requests(self, queries: int) -> Iterator[tuple[str, Request, NDArray[np.bool_], int]]:
         """Kind, request, which items are relevant, and the item that asks, if it is one of them."""
         space, labels = self.fine_space, self.labels
         if labels is None:
@@ -219,7 +256,7 @@ class _Searched:
                 if labels[:, column].any():
                     words = tuple(index_words(self.names[column]))
                     yield "word", Request(b"\0", asked, True, vector, words), labels[:, column].astype(bool), 0
-        for row in np.flatnonzero(labels.any(axis=1))[:QUERIES].tolist():
+        for row in np.flatnonzero(labels.any(axis=1))[:queries].tolist():
             relevant, own = np.asarray(labels @ labels[row] > 0), int(self.ids[row])
             yield "picture", Request(b"\0", self.picture, False, space.as_query(self.pictures[row])), relevant, own
             if text := self.texts[row]:
