@@ -29,8 +29,9 @@ import dcmh
 from dcmh.inputs import decoding, features, images
 from dcmh.search import SearchIndex
 from dcmh.search.compare import Comparison
+from dcmh.stores.base import Item
 from dcmh.stores.local import layout
-from dcmh.stores.local.catalogue import Catalogue, Item
+from dcmh.stores.local.store import LocalStore
 
 QUERY = "dog beach"
 Row = tuple[str, str, str]  # what, measured, goal
@@ -70,29 +71,30 @@ def index_against_network(data: dcmh.Dataset, model: Path, folder: Path, rounds:
     return {**found, "ratio": statistics.median(ratios), "ratios": ratios}
 
 
-def fill(catalogue: Catalogue, items: list[Item], bits: int) -> None:
+def fill(store: LocalStore, items: list[Item], bits: int) -> None:
     """Items with made-up codes and fine vectors."""
     generator = np.random.default_rng(0)
     codes = generator.integers(0, 256, (len(items), 2, bits // 8), np.uint8)
     fine = generator.integers(-40, 41, (1000, 2, 128), np.int8)
     for start in range(0, len(items), 50_000):
-        with catalogue.writing():
+        with store.writing():
             for row in range(start, min(start + 50_000, len(items))):
-                number = catalogue.put(items[row])
+                number = store.put(items[row])
                 for modality, code in zip(("image", "text"), codes[row], strict=True):
-                    catalogue.set_code(number, modality, code.tobytes())
+                    store.set_code(number, modality, code.tobytes())
                 for modality, vector in zip(("image", "text"), fine[row % len(fine)], strict=True):
-                    catalogue.set_fine(number, modality, vector.tobytes())
+                    store.set_fine(number, modality, vector.tobytes())
 
 
 def add_ten(data: dcmh.Dataset, source: Path, model: Path, folder: Path) -> dict[str, float]:
     """The whole process of `dcmh index` when all but ten photos are indexed."""
     with layout.writer(folder):
-        catalogue = layout.begin(folder, model)
-        described = Comparison(catalogue, data, ["image"], "text", source, partial=False)
+        layout.begin(folder, model)
+        store = LocalStore(folder)
+        described = Comparison(store, data, ["image"], "text", source, partial=False)
         items = [entry.item for entry in described.entries[:-10]]
-        fill(catalogue, [Item(**{**vars(item), "content": os.urandom(16)}) for item in items], 64)
-        catalogue.close()
+        fill(store, [Item(**{**vars(item), "content": os.urandom(16)}) for item in items], 64)
+        store.close()
     whole, torch_alone = [], []
     for _ in range(5):
         os.environ["DCMH_HOME"] = str(folder.with_suffix(f".home{len(whole)}"))  # no features from the time before
@@ -104,7 +106,7 @@ def add_ten(data: dcmh.Dataset, source: Path, model: Path, folder: Path) -> dict
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
         torch_alone.append(time.perf_counter() - began)
         with SearchIndex.open(folder) as index:
-            newest = max(item.id for item in index.catalogue.items())
+            newest = max(item.id for item in index.store.items())
             index.remove(range(newest - 9, newest + 1))
             index.save()
     with SearchIndex.open(folder) as index:
@@ -123,11 +125,12 @@ def add_ten(data: dcmh.Dataset, source: Path, model: Path, folder: Path) -> dict
 def search_many(model: Path, folder: Path, items: int, texts: Sequence[str]) -> dict[str, Any]:
     """The whole process of a word query."""
     with layout.writer(folder):
-        catalogue = layout.begin(folder, model)
-        fill(catalogue, [Item(f"{row:07}.jpg", f"{row:07}.jpg", texts[row % len(texts)]) for row in range(items)], 64)
-        catalogue.close()
+        layout.begin(folder, model)
+        store = LocalStore(folder)
+        fill(store, [Item(f"{row:07}.jpg", f"{row:07}.jpg", texts[row % len(texts)]) for row in range(items)], 64)
+        store.close()
     began = time.perf_counter()
-    SearchIndex.open(folder).close()  # makes the codes from the catalogue, and saves them
+    SearchIndex.open(folder).close()  # makes the codes from the store, and saves them
     made = time.perf_counter() - began
     began = time.perf_counter()
     SearchIndex.open(folder).close()
@@ -150,7 +153,7 @@ def search_many(model: Path, folder: Path, items: int, texts: Sequence[str]) -> 
     whole = {name: {"median": statistics.median(times), "best": min(times)} for name, times in timed.items()}
     return {
         "items": items,
-        "codes from catalogue": made,
+        "codes from store": made,
         "open": opened,
         "in process": statistics.median(inside),
         **whole,
@@ -207,7 +210,7 @@ def main() -> None:
         ("the same in a running process, four words of a caption, median", f"{1000 * many['in process']:.0f} ms", ""),
         ("of it, a process that only imports NumPy", f"{many['import numpy']['median']:.2f} s", ""),
         (f"opening an index of {many['items']:,} items", f"{1000 * many['open']:.0f} ms", ""),
-        ("making its codes from the catalogue, after a kill", f"{many['codes from catalogue']:.1f} s", ""),
+        ("making its codes from the store, after a kill", f"{many['codes from store']:.1f} s", ""),
     ]
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
     page = f"# Indexing and searching\n\n{machine}; load {os.getloadavg()[0]:.1f} at the end.\n\n{table(rows)}\n"

@@ -34,8 +34,8 @@ import numpy as np
 
 import dcmh
 from dcmh.search import SearchIndex
+from dcmh.stores.base import Item
 from dcmh.stores.local import layout
-from dcmh.stores.local.catalogue import Item
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "service"))
 import malformed
@@ -62,12 +62,12 @@ def make_index(folder: Path, items: int) -> Path:
     codes = chance.integers(0, 256, (items, 2, 8), np.uint8)
     with SearchIndex.open(index) as opened:
         for start in range(0, items, 20_000):
-            with opened.catalogue.writing():
+            with opened.store.writing():
                 for row in range(start, min(start + 20_000, items)):
                     text = " ".join(chance.choice(words, 6))
-                    number = opened.catalogue.put(Item(f"{row:06}.jpg", f"{row:06}.jpg", text, ("one", "two")))
+                    number = opened.store.put(Item(f"{row:06}.jpg", f"{row:06}.jpg", text, ("one", "two")))
                     for modality, code in zip(("image", "text"), codes[row], strict=True):
-                        opened.catalogue.set_code(number, modality, code.tobytes())
+                        opened.store.set_code(number, modality, code.tobytes())
         opened.refresh()
         opened.save()
     return index
@@ -340,7 +340,7 @@ def kills_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any]
     with SearchIndex.open(index) as opened:
         for number, key in accepted:
             picture = malformed.picture("PNG", (16, 16), key)
-            item = opened.catalogue.get([number]).get(number)
+            item = opened.store.get([number]).get(number)
             path = None if item is None else opened.path_of(item)
             whole = path is not None and path.is_file() and path.read_bytes() == picture
             lost += not (whole and "image" in opened.codes_of(number) and opened.similar(number, k=1))

@@ -35,7 +35,7 @@ with (
     dcmh.SearchIndex.build(model, split.database, f"{folder}/first.dcmh", report=report, split=split) as index,
 ):
     by_words = index.search(text=query.text.values[0], k=4)
-    by_picture = index.search(image=query.image.source(0), in_="text", k=4)
+    by_picture = index.search(image=query.image.source(0), modality="text", k=4)
     found_by = {f"words ({' '.join(by_words.query.used)}) found pictures": by_words, "picture found words": by_picture}
     for what, hits in found_by.items():
         print(f"\nIts {what}, of {hits.searched:,}:\n  score  precision of such hits")

@@ -11,7 +11,8 @@ import pytest
 
 from dcmh.errors import BusyError, ModelError
 from dcmh.stores.local import catalogue as module
-from dcmh.stores.local.catalogue import Catalogue, Item, Skipped
+from dcmh.stores.base import Item, Skipped
+from dcmh.stores.local.catalogue import Catalogue
 
 SEA = Item("sea.jpg", "a/sea.jpg", "the sea, ünïcode", ("water", "blue"), b"0" * 16, 120, 17)
 
@@ -64,13 +65,14 @@ def test_codes_by_modality_oldest_first(catalogue):
     assert ids.tolist() == [1, 3]
     assert packed.tolist() == [[1, 1], [3, 3]]
     assert packed.dtype == np.uint8
-    assert catalogue.modalities() == ["image", "text"]
-    assert catalogue.codes_of(1, ["image", "text"]) == {"image": b"\1\1"}
+    assert catalogue.coded_modalities() == ["image", "text"]
+    assert catalogue.codes_of("image", [1, 2]) == {1: b"\1\1"}
+    assert catalogue.codes_of("text", range(1, 2000)) == {2: b"\2\2"}
     with catalogue.writing():
         catalogue.remove([3])
         catalogue.set_code(2, "text", None)
     assert catalogue.codes("image", 2)[0].tolist() == [1]
-    assert catalogue.modalities() == ["image"]
+    assert catalogue.coded_modalities() == ["image"]
     assert catalogue.codes("text", 2)[1].shape == (0, 2)
 
 

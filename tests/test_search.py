@@ -18,8 +18,8 @@ from dcmh import codes
 from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch, ParameterError, QueryError
 from dcmh.inputs import decoding, decoding_workers
 from dcmh.search import SearchIndex
-from dcmh.search.columns import encode_column
 from dcmh.search.encode import Encoders, PictureEncoder
+from dcmh.search.shards import encode_column
 from dcmh.stores.local import layout
 from toy_photos import cheap, load, write_photos
 
@@ -71,10 +71,10 @@ def index(ready):
 def contents(folder):
     """All that an index says, item by item."""
     with SearchIndex.open(folder) as index:
-        items = [{**vars(item), "mtime_ns": None} for item in index.catalogue.items()]
+        items = [{**vars(item), "mtime_ns": None} for item in index.store.items()]
         coded = {}
         for name in index.modalities:
-            hamming = index._codes[name]
+            hamming = index.store.snapshot.indexes[name]
             coded[name] = (hamming.ids.tolist(), hamming.codes(hamming.ids).tolist())
     return items, coded
 
@@ -112,7 +112,7 @@ class TestSearching:
         assert {hit.modality for hit in hits} == {"image", "text"}
         assert hits.query.image == str(path)
         apart = {
-            name: {hit.name: hit.distance for hit in index.search(image=path, k=COUNT, in_=name)}
+            name: {hit.name: hit.distance for hit in index.search(image=path, k=COUNT, modality=name)}
             for name in ("image", "text")
         }
         for hit in hits:
@@ -177,7 +177,7 @@ class TestSearching:
             ({"text": "a", "image": "b"}, "Give one of text, image and vector"),
             ({"text": "sunny", "k": 0}, "k must be a whole number of at least 1, not 0"),
             ({"text": "sunny", "radius": -1}, "radius must be a whole number of at least 0, not -1"),
-            ({"text": "sunny", "in_": "sound"}, "has no 'sound' codes. It has: image, text."),
+            ({"text": "sunny", "modality": "sound"}, "has no 'sound' codes. It has: image, text."),
             ({"text": "sunny", "offset": -1}, "offset must be a whole number of at least 0, not -1"),
             ({"text": "sunny", "k": 3, "offset": -5}, "offset must be a whole number of at least 0, not -5"),
             ({"text": "sunny", "radius": 3, "offset": 0.5}, "offset must be a whole number"),
@@ -188,7 +188,7 @@ class TestSearching:
             index.search(**query)
 
     def test_more_like_one_leaves_itself_out(self, index):
-        item = index.catalogue.find("007.png")
+        item = index.store.find("007.png")
         hits = index.similar(item.id, k=5)
         assert len(hits) == 5
         assert item.id not in [hit.id for hit in hits]
@@ -238,14 +238,14 @@ class TestFollowing:
         shutil.copy(photos / "010.png", photos / "004.png")
         Image.new("RGB", (30, 20), "red").save(photos / "new.png")
         with SearchIndex.open(folder) as index:
-            before = index.catalogue.find("003.png").id
+            before = index.store.find("003.png").id
             changes = index.update(load(photos))
             assert str(changes) == "1 new, 2 changed, 2 gone, 44 unchanged."
-            assert index.catalogue.find("003.png").id == before
-            assert index.catalogue.find("003.png").text == "a lighthouse of stone"
-            same = [hit.name for hit in index.search(image=photos / "010.png", radius=0, in_="image")]
+            assert index.store.find("003.png").id == before
+            assert index.store.find("003.png").text == "a lighthouse of stone"
+            same = [hit.name for hit in index.search(image=photos / "010.png", radius=0, modality="image")]
             assert {"004.png", "010.png"} <= set(same)
-            assert index.catalogue.find("001.png") is None
+            assert index.store.find("001.png") is None
             assert len(index) == COUNT - 1
             assert str(index.update(load(photos))) == "0 new, 0 changed, 0 gone, 47 unchanged."
         fresh = own / "fresh.dcmh"
@@ -267,7 +267,7 @@ class TestFollowing:
         monkeypatch.setattr("dcmh.inputs.images.decode", None)
         with SearchIndex.open(own / "photos.dcmh") as index:
             assert str(index.update(load(photos))) == "1 new, 0 changed, 5 moved, 0 gone, 43 unchanged."
-            assert index.catalogue.find("deep/3.png").id == 4
+            assert index.store.find("deep/3.png").id == 4
             assert index.modalities == {"image": COUNT + 1, "text": COUNT}
             assert str(index.update(load(photos))) == f"0 new, 0 changed, 0 gone, {COUNT + 1} unchanged."
 
@@ -357,8 +357,8 @@ class TestFollowing:
             with pytest.raises(DataError, match=rf"None of the {COUNT} items of .*photos\.dcmh .* is in the data"):
                 index.update(dcmh.load_dataset("toy"))
             (own / "photos").rename(own / "gone")
-            with index._writer(), index.catalogue.writing():  # of this copy, not of what it was copied from
-                index.catalogue.note("root", str(own / "photos"))
+            with index.store.writer(), index.store.writing():  # of this copy, not of what it was copied from
+                index.store.note("root", str(own / "photos"))
             with pytest.raises(DataError, match=rf"None of the {COUNT} items of .*photos\.dcmh .* is in .*other"):
                 index.update(load(other))
             assert len(index) == COUNT
@@ -427,7 +427,7 @@ class TestFollowing:
             assert index.remove([added[0], 1, 999]) == 2
             assert index.remove([]) == 0
             assert len(index) == COUNT + 1
-            memory = {name: index._codes[name].ids.tolist() for name in index.modalities}
+            memory = {name: found.ids.tolist() for name, found in index.store.snapshot.indexes.items()}
             index.save()
         _, coded = contents(own / "photos.dcmh")
         assert {name: ids for name, (ids, _) in coded.items()} == memory
@@ -615,7 +615,7 @@ class TestFolder:
         ):
             with pytest.raises(ModelError, match=says):
                 SearchIndex.open(folder)
-        with pytest.raises(ModelError, match="exists and is no dcmh index, so it is not overwritten"):
+        with pytest.raises(ModelError, match="exists but is not a dcmh index, so it is not overwritten"):
             SearchIndex.build(model, load(own / "photos"), own / "photos")
         with pytest.raises(ModelMismatch, match="The model's image holds images, the data's vectors"):
             data = dcmh.Dataset.from_arrays(image=np.ones((3, 2)), text=["a", "b", "c"])

@@ -13,9 +13,8 @@ import pytest
 
 import dcmh
 from dcmh.search import shards as module
-from dcmh.search.columns import encode_column
 from dcmh.search.encode import Encoders
-from dcmh.search.shards import Shards
+from dcmh.search.shards import Shards, encode_column
 
 SRC = Path(dcmh.__file__).parents[1]
 

@@ -191,7 +191,7 @@ class TestRefusals:
             ),
             (
                 ("photos", "--model", "MODEL", "--out", "photos"),
-                "photos exists and is no dcmh index, so it is not overwritten. Choose another --out.",
+                "photos exists but is not a dcmh index, so it is not overwritten. Choose another --out.",
             ),
             (("photo", "--model", "MODEL"), "No data set or folder 'photo'. Did you mean 'photos'?"),
         ],
@@ -224,7 +224,7 @@ class TestRefusals:
         answer = cli("index", "photos")
         assert answer.code == 1
         assert answer.last == (
-            "photos.dcmh may not be written (Permission denied). Check its rights, or choose another --out."
+            "Cannot write to photos.dcmh (Permission denied). Check its permissions, or choose another --out."
         )
         assert cli("search", "photos.dcmh", "sunny").code == 0
 

@@ -171,7 +171,7 @@ def test_a_change_in_any_modality_is_seen(cli, trained, tmp_path, kind):
     with SearchIndex.open(index) as old, SearchIndex.open(fresh) as new:
         for number in range(1, 121):
             name = new.item(number).name
-            assert old.codes_of(old.catalogue.find(name).id) == new.codes_of(number)
+            assert old.codes_of(old.store.find(name).id) == new.codes_of(number)
 
 
 def test_without_labels_the_pairing_is_learned_and_measured(cli, tmp_path):

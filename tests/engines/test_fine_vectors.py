@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_remote_search import contents, folder_like, told  # noqa: F401 - a fixture
 
 import dcmh
-from dcmh.search import SearchIndex, rank, remote
-from dcmh.stores import base as catalogues
+from dcmh.search import SearchIndex, rank
+from dcmh.stores import fine as fetched_vectors
 from dcmh.stores.local.catalogue import Catalogue
+from dcmh.stores.server import ServerStore
 from toy_photos import load, write_pairs
 
 
@@ -19,10 +21,8 @@ from toy_photos import load, write_pairs
 def fetched(monkeypatch):
     """The modalities whose fine vectors were all fetched."""
     found = []
-    fine = catalogues.RemoteCatalogue.fine
-    monkeypatch.setattr(
-        catalogues.RemoteCatalogue, "fine", lambda self, modality: found.append(modality) or fine(self, modality)
-    )
+    fine = ServerStore.fine
+    monkeypatch.setattr(ServerStore, "fine", lambda self, modality: found.append(modality) or fine(self, modality))
     return found
 
 
@@ -58,27 +58,23 @@ def test_fine_vectors_are_fetched_once(address, models, photos, folder_index, fe
     with SearchIndex.open(address) as index:
         assert told(index, photos) == expected
         assert kept not in list((index.folder / "fine").iterdir())
-        index._codes.read()
+        index.store.read()
         (tmp_path / "file").touch()
-        for fine in index._codes.fine.values():
+        for fine in index.store.snapshot.fine.values():
             fine._whole, fine.folder = None, tmp_path / "file" / "nowhere"  # which cannot be written
         assert told(index, photos) == expected
 
 
 def test_only_candidates_of_many_items(address, models, photos, folder_index, fetched, monkeypatch):
     monkeypatch.setattr(rank, "CANDIDATES", 8)
-    for module in (rank, remote):
+    for module in (rank, fetched_vectors):
         monkeypatch.setattr(module, "EVERYTHING", 20)
     monkeypatch.setattr(rank, "COMMON", 3)
-    monkeypatch.setattr("dcmh.stores.postgres.catalogue.COMMON", 3)
+    monkeypatch.setattr("dcmh.stores.postgres.store.COMMON", 3)
     with SearchIndex.build(models[0], load(photos), address) as index:
         assert told(index, photos) == told(folder_index, photos)
         assert 8 <= index.search("sunny").candidates < 40
         assert fetched == []
-
-
-def test_words_count_up_to_the_same_number():
-    assert catalogues.COMMON == rank.COMMON
 
 
 def test_texts_of_unknown_words(address, tmp_path):
@@ -96,7 +92,7 @@ def test_texts_of_unknown_words(address, tmp_path):
         file.write('{"id": "blank", "image": "003.png"}\n')
     indexes = [SearchIndex.build(model, load(photos), place) for place in (tmp_path / "index", address)]
     folder, server = indexes
-    assert len(folder._codes.fine["text"]) > len(folder._codes["text"])
+    assert len(folder.store.snapshot.fine["text"]) > len(folder.store.snapshot.indexes["text"])
     assert contents(server) == contents(folder)
     for text in ("zebra", "brace", "猫", "hello", f"{long} zebra", "clock x", "a zebra with a brace"):
         assert list(server.search(text, k=20)) == list(folder.search(text, k=20))
@@ -106,20 +102,20 @@ def test_texts_of_unknown_words(address, tmp_path):
 
 def make_older(index):
     """As dcmh made it before there were fine vectors and words."""
-    catalogue = index.catalogue
+    store = index.store
     if index.place.startswith("milvus"):
         for modality in ("image", "text"):
-            catalogue.server.call(
-                lambda client, _, name=modality: client.drop_collection(f"{catalogue._collection}_fine_{name}")
+            store.server.call(
+                lambda client, _, name=modality: client.drop_collection(f"{store._collection}_fine_{name}")
             )
-        about = {name: value for name, value in catalogue.read_about().items() if name not in ("fine", "sizes")}
+        about = {name: value for name, value in store.read_about().items() if name not in ("fine", "sizes")}
         row = {"id": -1, "code": bytes(1), "name": "", "content": "", "record": about | {"format": "1"}}
-        catalogue._upsert([row])
+        store._upsert([row])
     else:
-        catalogue._run("DROP TABLE {schema}.fine_image, {schema}.fine_text")
-        catalogue._run("ALTER TABLE {schema}.items DROP COLUMN words")
-        catalogue._run("DELETE FROM {schema}.about WHERE key IN ('fine', 'sizes')")
-        catalogue._run("UPDATE {schema}.about SET value = '1' WHERE key = 'format'")
+        store._run("DROP TABLE {schema}.fine_image, {schema}.fine_text")
+        store._run("ALTER TABLE {schema}.items DROP COLUMN words")
+        store._run("DELETE FROM {schema}.about WHERE key IN ('fine', 'sizes')")
+        store._run("UPDATE {schema}.about SET value = '1' WHERE key = 'format'")
     index.close()
 
 
@@ -131,25 +127,25 @@ def nearest(index):
 @pytest.mark.parametrize("first", ["index", "add"])
 def test_an_older_collection(address, models, photos, folder_index, monkeypatch, first):
     make_older(SearchIndex.build(models[0], load(photos), address))
-    counts = folder_index.catalogue.word_counts(["sunny", "sea", "nowhere"])
+    counts = folder_index.store.word_counts(["sunny", "sea", "nowhere"])
     with monkeypatch.context() as patch:
-        patch.setattr(folder_index._codes, "_fine", {})
+        patch.setattr(folder_index.store, "snapshot", replace(folder_index.store.snapshot, fine={}))
         expected = nearest(folder_index)
     with SearchIndex.open(address) as older:
         assert nearest(older) == expected
-        assert older.catalogue.word_counts(["sunny"]) == {}
-        assert older.catalogue.with_word("sunny").tolist() == []
-        assert older.catalogue.read_about()["format"] == "1"
+        assert older.store.word_counts(["sunny"]) == {}
+        assert older.store.with_word("sunny").tolist() == []
+        assert older.store.read_about()["format"] == "1"
         if first == "add":
             (added,) = older.add([photos / "001.png"], text=["nowhere"], ids=["new"])
             assert older.remove([added]) == 1
     for _ in range(2):
         with SearchIndex.build(models[0], load(photos), address) as index:
             assert index.changes.unchanged == 40
-            assert index.catalogue.read_about()["format"] == "2"
+            assert index.store.read_about()["format"] == "2"
             assert nearest(index) == expected
-            assert index.catalogue.word_counts(["sunny", "sea", "nowhere"]) == counts
-            assert index.catalogue.with_word("sea").tolist() == folder_index.catalogue.with_word("sea").tolist()
+            assert index.store.word_counts(["sunny", "sea", "nowhere"]) == counts
+            assert index.store.with_word("sea").tolist() == folder_index.store.with_word("sea").tolist()
     with SearchIndex.build(models[0], load(photos), address, rebuild=True) as index:
         assert told(index, photos) == told(folder_index, photos)
 
@@ -160,17 +156,17 @@ def test_a_model_without_fine_vectors(address, tmp_path):
     photos = write_pairs(tmp_path / "photos", 12)
     indexes = [SearchIndex.build(model, load(photos), place) for place in (tmp_path / "index", address)]
     assert nearest(indexes[1]) == nearest(indexes[0])
-    assert indexes[1]._codes.fine == {}
-    assert indexes[1].catalogue.fine("image")[1].shape == (0, 0)
+    assert indexes[1].store.snapshot.fine == {}
+    assert indexes[1].store.fine("image")[1].shape == (0, 0)
     for index in indexes:
         index.close()
 
 
 def test_milvus_orders_pictures_as_a_folder_does_with_words(milvus, models, photos, folder_index):
     """In pictures alone words do not count anyway."""
-    assert Catalogue.word_counts(folder_index.catalogue, ["sunny"]) == {"sunny": 1}
+    assert Catalogue.word_counts(folder_index.store, ["sunny"]) == {"sunny": 1}
     with SearchIndex.build(models[0], load(photos), milvus.address("pictures")) as index:
         for text in ("sunny", "yellow sea", "a sunny day over the sea"):
-            asked = {"text": text, "k": 20, "in_": "image"}
+            asked = {"text": text, "k": 20, "modality": "image"}
             assert list(index.search(**asked)) == list(folder_index.search(**asked))
             assert all(np.isfinite(hit.score) for hit in index.search(**asked))

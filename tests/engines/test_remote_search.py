@@ -18,12 +18,12 @@ ASKED = [
     {"text": "sunny yellow bright", "k": 100},
     {"text": "sunny", "radius": 12},
     {"text": "sunny", "radius": 0},
-    {"text": "sunny bright", "k": 5, "in_": "text"},
-    {"text": "sea", "k": 5, "in_": "image"},
+    {"text": "sunny bright", "k": 5, "modality": "text"},
+    {"text": "sea", "k": 5, "modality": "image"},
     {"text": "a sunny day over the sea", "k": 5, "offset": 3},
     {"text": "stove 日本", "k": 5},
     {"image": "005.png", "k": 9},
-    {"image": "005.png", "k": 4, "offset": 4, "in_": "image"},
+    {"image": "005.png", "k": 4, "offset": 4, "modality": "image"},
     {"image": "005.png", "radius": 9},
 ]
 WORDS = ["sunny", "sea", "yellow", "nowhere", "clock", "猫"]
@@ -46,29 +46,29 @@ def told(index, photos):
             asked["image"] = photos / asked["image"]
         hits = index.search(**asked)
         answers.append((list(hits), hits.searched, hits.candidates, hits.nearest))
-    items = [item.id for item in index.catalogue.items()]
+    items = [item.id for item in index.store.items()]
     return answers, [list(index.similar(item, k=5)) for item in items[:3]], index.near(hits.query.key, "image").hits
 
 
 def contents(index):
     """All that an index holds."""
-    items = list(index.catalogue.items())
+    items = list(index.store.items())
     coded = {}
-    for name, codes in index._codes.items():
+    for name, codes in index.store.snapshot.indexes.items():
         coded[name] = (codes.ids.tolist(), codes.codes(codes.ids).tolist())
     assert {name: code.hex() for name, code in index.codes_of(items[0].id).items()} == {
         name: bytes(coded[name][1][0]).hex() for name in coded if coded[name][0][0] == items[0].id
     }
     fine = {}
     for name in coded:
-        ids, vectors = index.catalogue.fine(name)
-        some = index.catalogue.fine_of(name, [*ids[:2].tolist(), 9999])
+        ids, vectors = index.store.fine(name)
+        some = index.store.fine_of(name, [*ids[:2].tolist(), 9999])
         assert some == {number: vector.tobytes() for number, vector in zip(ids.tolist()[:2], vectors, strict=False)}
-        assert len(index._codes.fine[name]) == len(ids)
+        assert len(index.store.snapshot.fine[name]) == len(ids)
         fine[name] = (ids.tolist(), vectors.tolist())
-    words = [index.catalogue.with_word(word).tolist() for word in WORDS]
-    words += [index.catalogue.with_word(word, [14, 3, 1]).tolist() for word in WORDS]
-    return items, coded, index.modalities, index.catalogue.skipped(), fine, words, index.catalogue.word_counts(WORDS)
+    words = [index.store.with_word(word).tolist() for word in WORDS]
+    words += [index.store.with_word(word, [14, 3, 1]).tolist() for word in WORDS]
+    return items, coded, index.modalities, index.store.skipped(), fine, words, index.store.word_counts(WORDS)
 
 
 def test_the_same_index_as_in_a_folder(address, models, photos, folder_index):
@@ -156,11 +156,11 @@ def test_another_model_is_refused(address, models, photos, monkeypatch, tmp_path
 
 def test_one_writer_at_a_time(address, models, photos):
     with SearchIndex.build(models[0], load(photos), address) as index:
-        with index.catalogue.writer():
+        with index.store.writer():
             other = SearchIndex.open(address)
             if "milvus" in address:  # a lease of this very process would be its own
-                index.catalogue._lease = "elsewhere 1"
-                index.catalogue._note({})
+                index.store._lease = "elsewhere 1"
+                index.store._note({})
             with pytest.raises(BusyError, match="Another process is writing"):
                 other.remove([1])
             other.close()
@@ -173,11 +173,12 @@ class Killed(BaseException):
 
 def test_a_writer_that_dies_leaves_nothing_half_done(address, models, photos, folder_index, monkeypatch):
     """It dies when all of a change was sent but its end; the next writer sweeps up, and every item gets its id."""
-    from dcmh.search import update
-    from dcmh.stores.milvus.catalogue import MilvusCatalogue
-    from dcmh.stores.postgres.catalogue import PostgresCatalogue
+    from dcmh.stores.milvus.store import MilvusStore
+    from dcmh.stores.postgres.store import PostgresStore
 
-    kind = MilvusCatalogue if "milvus" in address else PostgresCatalogue
+    from dcmh.search import update
+
+    kind = MilvusStore if "milvus" in address else PostgresStore
     note = kind._note
 
     def die(self, *arguments):

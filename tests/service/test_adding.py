@@ -119,7 +119,7 @@ class TestAdding:
         assert not uploads.exists() or [path.name for path in uploads.iterdir()] in ([], [".lock"])
         with SearchIndex.open(own / "photos.dcmh") as index:
             assert len(index) == COUNT
-            assert not index.catalogue.skipped()
+            assert not index.store.skipped()
 
     def test_another_writer_is_waited_for_or_told(self, writer, own, monkeypatch):
         with layout.writer(own / "photos.dcmh"):

@@ -126,8 +126,8 @@ class TestWhatIsNotServed:
     """The catalogue may say anything: only pictures in the data's folder or among the uploads are sent."""
 
     def outside(self, own, path):
-        with SearchIndex.open(own / "photos.dcmh") as index, index.catalogue.writing():
-            index.catalogue._run("UPDATE items SET path = ? WHERE id = 3", (str(path),))
+        with SearchIndex.open(own / "photos.dcmh") as index, index.store.writing():
+            index.store._run("UPDATE items SET path = ? WHERE id = 3", (str(path),))
 
     @pytest.mark.parametrize("kind", ["image", "thumbnail"])
     def test_a_path_outside(self, serve, own, kind):

@@ -114,7 +114,7 @@ class TestWords:
 
     def test_in_chooses_the_codes(self, client, index):
         found = checked(client.get("/api/search", params={"text": WORDS, "in": "text", "k": 3}))
-        assert pairs(found) == [(hit.id, hit.distance) for hit in index.search(text=WORDS, k=3, in_="text")]
+        assert pairs(found) == [(hit.id, hit.distance) for hit in index.search(text=WORDS, k=3, modality="text")]
         assert "in=text" in found["next"]
 
     def test_unknown_words_are_a_problem_with_known_ones(self, vocabulary_client, vocabulary_ready):

@@ -110,7 +110,7 @@ def _search(model: Path, data: Dataset, folder: Path, picture: Dataset) -> list[
         for words in WORDS:
             heard = any(word in held for word in index_words(words))
             found.append({"query": {"text": words, "in_texts": heard}, "hits": index.search(text=words, k=HITS)})
-        own = index.catalogue.find(picture.ids[0])
+        own = index.store.find(picture.ids[0])
         assert own is not None
         hits = index.similar(own.id, k=HITS)
         found.append({"query": {"image": picture.ids[0], "text": own.text}, "hits": hits})

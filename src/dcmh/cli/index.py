@@ -164,6 +164,7 @@ def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | No
     if isinstance(out, Address):
         return _model_at(out, model, rebuild=rebuild)
     from dcmh.methods import folder
+    from dcmh.stores.base import check_model
     from dcmh.stores.local import layout
 
     if out is not None:
@@ -173,17 +174,23 @@ def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | No
         return out / layout.MODEL if out is not None and there else None
     given = folder.read_record(model)["fingerprint"]
     if out is not None and there and not rebuild:
-        layout.check_model(out, layout.read_header(out)["fingerprint"], given, console.command("--rebuild"))
+        check_model(out, layout.read_header(out)["fingerprint"], given, console.command("--rebuild"))
     return model
 
 
 def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None:
-    from dcmh.search import remote
+    from contextlib import closing
 
-    if model is None:
-        return remote.model_at(out)
-    if not rebuild:
-        remote.check_model_at(out, model)
+    from dcmh import stores
+    from dcmh.methods import folder
+    from dcmh.stores.base import check_model
+
+    with closing(stores.connect(out)) as store:
+        about = store.read_about()
+        if model is None:
+            return store.find_model(about["fingerprint"]) if about else None
+        if about and not rebuild:
+            check_model(store.place, about["fingerprint"], folder.read_record(model)["fingerprint"])
     return model
 
 

@@ -109,8 +109,9 @@ def _index(header: Path) -> dict[str, Any]:
 
 
 def _search_index(place: Path) -> dict[str, Any]:
+    from dcmh.stores.base import UPDATE
     from dcmh.stores.local import layout
-    from dcmh.stores.local.catalogue import UPDATE, Catalogue
+    from dcmh.stores.local.catalogue import Catalogue
 
     header = layout.read_header(place)
     catalogue = Catalogue(place / layout.CATALOGUE)
@@ -138,10 +139,10 @@ def _collection(address: str) -> dict[str, Any]:
     from contextlib import closing
 
     from dcmh import stores
-    from dcmh.stores.local.catalogue import UPDATE
+    from dcmh.stores.base import UPDATE
 
     with closing(stores.connect(parse(address))) as catalogue:
-        about = catalogue.open()
+        about = catalogue.read_header()
         sizes = json_lines.loads(about.get("sizes", "{}"))
         current = sizes.get("generation") == int(about["generation"])
         counted = {} if current else {name: len(catalogue.index(name)) for name in catalogue.modalities()}
@@ -162,7 +163,7 @@ def _collection(address: str) -> dict[str, Any]:
 
 def _state(update: str | None, *, current: bool) -> str:
     """Whether dcmh index came to its end, and whether somebody else has changed the index since."""
-    from dcmh.stores.local.catalogue import FINISHED, UNFINISHED
+    from dcmh.stores.base import FINISHED, UNFINISHED
 
     if update == UNFINISHED or (update != FINISHED and not current):  # nothing is noted in an older index
         return "unfinished: run dcmh index again"

@@ -71,9 +71,9 @@ def search(
 
     with SearchIndex.open(index, model=model) as found:
         if query == "-" and not more:
-            return _answer_lines(found, k=k, radius=radius, in_=in_, as_=as_, at_least=at_least)
+            return _answer_lines(found, k=k, radius=radius, modality=in_, query_modality=as_, at_least=at_least)
         meant = _meant(" ".join([query, *more]), _kind(found, as_))
-        hits = found.search(**meant, k=k, radius=radius, in_=in_, as_=as_, at_least=at_least)
+        hits = found.search(**meant, k=k, radius=radius, modality=in_, query_modality=as_, at_least=at_least)
         if json:
             console.result_json(hits.to_json())
         else:
@@ -118,7 +118,7 @@ def _is_picture(path: str) -> bool:
 def _answer_lines(index: SearchIndex, **wanted: Any) -> int:
     """A line of JSON for each line of stdin; a query that fails says so in its line. Fails if all of them do."""
     asked = failed = 0
-    kind = _kind(index, wanted["as_"])
+    kind = _kind(index, wanted["query_modality"])
     for line in sys.stdin:
         said = line.strip()
         asked += 1

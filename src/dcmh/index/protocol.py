@@ -1,4 +1,4 @@
-"""What every index can do, wherever its codes lie: in this process, on Milvus, or on PostgreSQL."""
+"""What every index can do, wherever its codes are: in this process, on Milvus, or on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dcmh.index.results import Results
 
 
 class Index(Protocol):
-    """Packed codes of `bits` bits under integer ids.
+    """Packed codes of `bits` bits under integer ids, to be searched.
 
     Hits come nearest first, and a radius includes its end. At equal distance the smaller id comes first; in the
     embedded index the item that was added first, which is the same where ids grow.
@@ -34,10 +34,6 @@ class Index(Protocol):
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]: ...
 
     def codes_there(self, ids: ArrayLike) -> dict[int, bytes]: ...
-
-    def add(self, ids: ArrayLike, codes: NDArray[np.uint8]) -> None: ...
-
-    def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int: ...
 
     def search(self, codes: NDArray[np.uint8], k: int, *, allowed: Any = None) -> Results: ...
 

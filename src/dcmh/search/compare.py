@@ -1,10 +1,10 @@
-"""What of some data is new, changed or unchanged beside a catalogue, and what of the catalogue is gone."""
+"""Data compared with an index: which items are new, changed, unchanged or gone."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,9 +13,7 @@ import numpy as np
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
-from dcmh.stores.base import AnyCatalogue
-from dcmh.stores.local.catalogue import Item
-from dcmh.stores.local.layout import UPLOADED
+from dcmh.stores.base import UPLOADED, Item, Store
 from dcmh.util.atomic import check_spelling
 
 HASH = 16  # bytes of a picture's hash, with which a content begins
@@ -38,12 +36,30 @@ class Changes:
 
 
 def data_root(data: Dataset) -> Path | None:
-    """The folder that the data's relative paths count from. One that cannot be noted is refused."""
+    """The folder that relative paths of the data start at. One whose name cannot be stored is refused."""
     roots = [column.root for column in data.columns.values() if isinstance(column, Images)]
     root = next((root for root in roots if root is not None), None)
     if roots:
         check_spelling(root or ".")
     return root
+
+
+def check_root(place: str, noted: Sequence[Path], root: Path | None) -> None:
+    """Refuse another folder than an index was made of, if that one still exists; if it is gone, it may have moved."""
+    existing = [folder for folder in noted if folder.is_dir()]
+    if root is None or not existing or any(_same_folder(folder, root) for folder in existing):
+        return
+    raise DataError(
+        f"{place} is an index of {existing[0]}, and {root} is another folder. To add photos, put them into {existing[0]} and "
+        "index that again; for an index of their own choose another --out; to replace the collection add --rebuild."
+    )
+
+
+def _same_folder(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 @dataclass
@@ -67,16 +83,15 @@ class Entry:
 
 
 class Comparison:
-    """The data beside the catalogue.
+    """The data compared with the store.
 
     `entries` are the items that are not clearly unchanged, in the data's order; `gone` the items that are not in the
-    data, by content, as one of them may only have moved. With `partial` the data is a part of what is to be indexed:
-    nothing is gone.
+    data, by content, as an item may only have moved. With `partial` the data is not all that is indexed, so nothing is gone.
     """
 
     def __init__(
         self,
-        catalogue: AnyCatalogue,
+        store: Store,
         data: Dataset,
         sources: list[str],
         text: str | None,
@@ -84,7 +99,7 @@ class Comparison:
         *,
         partial: bool,
     ) -> None:
-        self.catalogue = catalogue
+        self.store = store
         self.data = data
         self.sources = sources
         self.text = text
@@ -92,7 +107,7 @@ class Comparison:
         self.root = root
         self._base = None if root is None else os.path.join(os.path.abspath(root), "")
         self.partial = partial
-        self.failed = catalogue.skipped()
+        self.failed = store.skipped()
         self.gone: dict[bytes, list[Item]] = {}
         self.changes = Changes(skipped=list(data.skipped))
         self.entries = self._compare()
@@ -140,10 +155,10 @@ class Comparison:
     def _known(self) -> Iterator[Item]:
         """The items to compare with: all, or those of the data's names."""
         if not self.partial:
-            yield from self.catalogue.items()
+            yield from self.store.items()
             return
         for name in self.data.ids:
-            item = self.catalogue.find(name)
+            item = self.store.find(name)
             if item is not None:
                 yield item
 
@@ -176,14 +191,10 @@ class Comparison:
         for name in self.others:
             column = self.data[name]
             value = column.values[row] if column.observed[row] else None
-            said = (
-                b""
-                if value is None
-                else str(value).encode()
-                if isinstance(column, Texts)
-                else np.asarray(value).tobytes()
-            )
-            digest.update(f"{name} {value is not None} {len(said)} ".encode() + said)
+            data = b""
+            if value is not None:
+                data = str(value).encode() if isinstance(column, Texts) else np.asarray(value).tobytes()
+            digest.update(f"{name} {value is not None} {len(data)} ".encode() + data)
         return digest.digest()
 
     def _path(self, name: str, row: int) -> str | None:
@@ -211,11 +222,11 @@ class Comparison:
         """Data that has nothing in common with an index of other data is a mistake, not news that all is gone."""
         if self.found or not self.gone:
             return
-        was, folder = self.catalogue.about("root"), self.catalogue.place
+        was, place = self.store.about("root"), self.store.place
         if was is None or (self.root is not None and was == os.path.abspath(self.root)):
             return
         count = sum(len(items) for items in self.gone.values())
         raise DataError(
-            f"None of the {count:,} items of {folder} (made from {was}) is in {self.root or 'the data'}. "
-            "Choose another --out, keep the older items with --keep-gone, or start anew with --rebuild."
+            f"None of the {count:,} items of {place} (made from {was}) is in {self.root or 'the data'}. "
+            "Choose another --out, keep the older items with --keep-gone, or start over with --rebuild."
         )

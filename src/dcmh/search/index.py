@@ -1,57 +1,57 @@
-"""SearchIndex: words find pictures, and pictures find pictures and words, in a folder that can be kept and moved."""
+"""SearchIndex: finds pictures by words and by other pictures, and items by vectors, in a folder or on a server."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
+import json
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
+from dcmh import stores
+from dcmh.data.columns import Images, Texts
+from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError, QueryError
 from dcmh.index.arguments import as_id
 from dcmh.methods import starter
-from dcmh.search import adding, building, calibration, rank
+from dcmh.search import calibration, rank
 from dcmh.search import query as queries
-from dcmh.search.building import Choices, Progress
 from dcmh.search.calibration import Calibration
-from dcmh.search.encode import Encoders
+from dcmh.search.encode import Encoders, shared_modalities
 from dcmh.search.rank import Found, Request, Wanted
 from dcmh.search.results import Hit, Hits, Query
-from dcmh.search.stored import StoredCodes, try_to_save
-from dcmh.stores.address import Address, is_address
-from dcmh.stores.local import layout
-from dcmh.stores.local.catalogue import Catalogue, Item
+from dcmh.stores.address import Address
+from dcmh.stores.base import UPLOADED, UPLOADS, Item, Store, closed_on_error
+from dcmh.util.text import mended
 
 if TYPE_CHECKING:
-    from dcmh.data.dataset import Dataset
     from dcmh.data.splits import Split
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
     from dcmh.search.compare import Changes
+    from dcmh.search.update import Progress
 
 
 class SearchIndex:
     """Items that are found by words or by a picture. Make one with `build`, open one with `open`.
 
-    Threads may search at the same time. Changes are safe in the folder as soon as a call returns; `save` only makes the
-    next opening quick. One process at a time may change an index; others see it as it was until they `refresh`.
+    Threads may search at the same time. Changes are durable as soon as a call returns; `save` only makes the next opening
+    fast. One process at a time may change an index; others see it as it was until they call `refresh`.
     """
 
     changes: Changes | None = None  # what `build` or `update` did
 
-    def __init__(self, folder: Path, catalogue: Catalogue, encoders: Encoders) -> None:
-        self.folder = folder
-        self.place = str(folder)  # how to name it to people
-        self.where: Path | Address = folder  # how to open it again
-        self.catalogue = catalogue
+    def __init__(self, store: Store, encoders: Encoders) -> None:
+        self.store = store
         self.encoders = encoders
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
-        self._codes = StoredCodes(folder, catalogue, encoders)
-        self.calibration = Calibration.read(folder / layout.MODEL, fine=encoders.fine is not None)
-        self._file = layout.identity(folder)
+        self.calibration = Calibration.read(encoders.folder, fine=encoders.fine is not None)
 
     # -- making, opening, closing -----------------------------------------------------------------------------------
 
@@ -70,9 +70,9 @@ class SearchIndex:
         codes: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
-        """Make an index of the data, or bring the one in the folder up to date. Default folder: NAME.dcmh here.
+        """Index the data, or bring an existing index up to date with it. Default folder: NAME.dcmh in the current one.
 
-        An address such as postgresql://user@host/database?collection=photos or milvus://host/photos is as good.
+        An address such as postgresql://user@host/database?collection=photos or milvus://host/photos works as well.
 
         Parameters
         ----------
@@ -84,57 +84,41 @@ class SearchIndex:
         report
             What `dcmh.evaluate` measured, for a model that is not a folder with a report.json.
         split
-            That a fitted model learned from: its held-out items tell the precision of hits. A folder has its own.
+            The split that a fitted model learned from: the precision of hits is measured on its held-out items. A model
+            folder has it already.
         codes
-            "each": a code of each modality that an item has; "joint": one code per item, from all that it has.
+            "each": one code per modality that an item has; "joint": one code per item, from everything it has.
             Default: as the index is, "each" for a new one.
         progress
             Called as progress(items done, items to do).
         """
+        if codes not in (None, "each", "joint"):
+            raise ParameterError(f"codes must be 'each' or 'joint', not {codes!r}.")
         model = starter.folder() if model is None else Path(model) if isinstance(model, str) else model
-        held_out = None if split is None or isinstance(model, Path) else calibration.measure(model, split)
-        choices = Choices(rebuild, keep_gone, report, device, codes, held_out)
-        if folder is not None and is_address(folder):
-            from dcmh.search.remote import RemoteSearchIndex
-
-            return cast("Self", RemoteSearchIndex.make(model, data, folder, choices, progress))
-        folder = Path(f"{data.name or 'data'}.dcmh" if folder is None else str(folder))
-        return cls._make(model, data, folder, choices, progress)
-
-    @classmethod
-    def _make(
-        cls, model: Hasher | Path, data: Dataset, folder: Path, choices: Choices, progress: Progress | None
-    ) -> Self:
-        layout.check_target(folder)
-        building.check_data(model, data)
-        with layout.writer(folder):
-            catalogue, encoders = building.begin(folder, model, choices)
-            changes = building.bring(folder, catalogue, encoders, data, choices.keep_gone, progress)
-            index = cls(folder, catalogue, encoders)
-            index._settle()
-        index.changes = changes
+        in_memory = None if isinstance(model, Path) else model
+        held_out = None if split is None or in_memory is None else calibration.measure(in_memory, split)
+        where = Path(f"{data.name or 'data'}.dcmh") if folder is None else folder
+        _check_data(model, data)  # before anything is written
+        text = _report_text(report, held_out)
+        with stores.build_store(where, model, rebuild=rebuild, report=text, codes=codes) as store:
+            index = cls(store, Encoders(store.model, in_memory, device=device))
+            index.changes = index._bring(data, keep_gone, progress)
         return index
 
     @classmethod
     def open(cls, folder: Path | str | Address, *, model: Path | str | None = None) -> Self:
         """Open an index: a folder, whose codes are memory-mapped, or an address of Milvus or PostgreSQL.
 
-        `model` is needed once for an address whose model this machine has not seen; an index in a folder has its own.
+        `model` is needed once for an address whose model this machine does not have; an index in a folder has its own.
         """
-        if is_address(folder):
-            from dcmh.search.remote import RemoteSearchIndex
-
-            return cast("Self", RemoteSearchIndex.connect(folder, model))
-        folder = Path(str(folder))
-        index = cls(folder, *building.opened(folder, None if model is None else Path(model)))
-        if not index._codes.is_saved():  # its writer was killed, or has not saved yet
-            try_to_save(index._codes)
-        return index
+        with closed_on_error(stores.open_store(folder, None if model is None else Path(model))) as store:
+            return cls(store, Encoders(store.model))
 
     load = open  # noqa: A003 - the method above
 
     def close(self) -> None:
-        self.catalogue.close()
+        """Release files and connections. A closed index cannot be searched."""
+        self.store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,25 +127,40 @@ class SearchIndex:
         self.close()
 
     def __len__(self) -> int:
-        return self._codes.item_count
+        return self.store.snapshot.items
 
     def __repr__(self) -> str:
-        return f"<SearchIndex {str(self.folder)!r}: {len(self):,} items, {self.bits} bits>"
+        return f"<SearchIndex {self.place!r}: {len(self):,} items, {self.bits} bits>"
 
     @property
-    def recall(self) -> dict[str, float] | None:
-        """The share of the true nearest that a search finds, by modality; None where searches are exact, as here."""
-        return None
+    def place(self) -> str:
+        """The name of the index for people: a path, or an address without its password."""
+        return self.store.place
 
     @property
-    def modalities(self) -> dict[str, int]:
-        """How many items have a code in each modality."""
-        return {name: len(index) for name, index in self._codes.items()}
+    def where(self) -> Path | Address:
+        """What `open` takes to open this index again."""
+        return self.store.where
+
+    @property
+    def folder(self) -> Path:
+        """The folder on this machine for files that belong to the index; of an index in a folder, that one."""
+        return self.store.folder
 
     @property
     def root(self) -> Path | None:
-        """The folder that relative paths count from: beside the index as it was, or where it was."""
-        return layout.known_root(self.folder, self.catalogue)
+        """The folder that relative paths of items start at."""
+        return self.store.root
+
+    @property
+    def recall(self) -> dict[str, float] | None:
+        """The share of the true nearest items that searches find, by modality; None where searches are exact."""
+        return self.store.recall()
+
+    @property
+    def modalities(self) -> dict[str, int]:
+        """The number of items that have a code in each modality."""
+        return {name: len(index) for name, index in self.store.snapshot.indexes.items()}
 
     # -- searching --------------------------------------------------------------------------------------------------
 
@@ -172,10 +171,10 @@ class SearchIndex:
         *,
         k: int | None = None,
         radius: int | None = None,
-        in_: str | None = None,
+        modality: str | None = None,
         offset: int = 0,
         vector: Any = None,
-        as_: str | None = None,
+        query_modality: str | None = None,
         at_least: float | None = None,
     ) -> Hits:
         """The best items for a query: words, or a picture (a path, the bytes of a file, or a uint8 array), or a vector.
@@ -186,42 +185,42 @@ class SearchIndex:
             Maximum number of hits. Default: 10; with `radius`, all within it.
         radius
             Only hits at most this many bits away.
-        in_
-            Which modality is searched: "image", "text", or another one. Default for words: pictures, and the texts and labels
+        modality
+            The modality to search: "image", "text", or another one. Default for words: pictures, and the texts and labels
             of items. Default for a picture: all.
         offset
-            Number of hits to skip, which earlier answers had.
-        as_
-            Which modality the query is, where the model has several of its kind, such as "title" and "tags". Default:
+            Number of hits to skip.
+        query_modality
+            The modality of the query, where the model has several of its kind, such as "title" and "tags". Default:
             "text" or "image", or else the first.
         at_least
             Only hits whose measured precision is at least this, possibly none.
         """
         began = time.perf_counter()
-        query, request = self.ask(text, image, vector=vector, as_=as_)
-        return self._answer(query, request, began, Wanted(k, radius, in_, offset), at_least)
+        query, request = self.ask(text, image, vector=vector, query_modality=query_modality)
+        return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least)
 
     def ask(
-        self, text: str | None = None, image: Any = None, *, vector: Any = None, as_: str | None = None
+        self, text: str | None = None, image: Any = None, *, vector: Any = None, query_modality: str | None = None
     ) -> tuple[Query, Request]:
-        """What `search` asks, with its code, and how it is put to the index."""
-        return queries.ask(self.encoders, text, image, vector, as_)
+        """The query of `search` with its code, and the request that the ranking takes."""
+        return queries.ask(self.encoders, text, image, vector, query_modality)
 
     def near(
         self,
         key: bytes,
-        modality: str,
+        query_modality: str,
         *,
         k: int | None = None,
         radius: int | None = None,
-        in_: str | None = None,
+        modality: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> Hits:
-        """The best items for a packed code, or a `Query.key`, that `ask` gave in a modality."""
+        """The best items for a packed code, or for the `Query.key` of an earlier query, in the query's modality."""
         began = time.perf_counter()
-        query, request = queries.ask_code(self.encoders, key, modality, self._codes.modalities)
-        return self._answer(query, request, began, Wanted(k, radius, in_, offset), at_least)
+        query, request = queries.ask_code(self.encoders, key, query_modality, self.store.modalities())
+        return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least)
 
     def similar(
         self,
@@ -229,23 +228,22 @@ class SearchIndex:
         *,
         k: int | None = None,
         radius: int | None = None,
-        in_: str | None = None,
+        modality: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
     ) -> Hits:
-        """The items most like one of the index, which itself is left out: by its picture, or by its words if it has none."""
+        """The items most similar to one of the index, by its picture, or by its text if it has none; without itself."""
         began = time.perf_counter()
         item = as_id(item)
         about = self.item(item)
-        for modality in sorted(self._codes, key=lambda name: name == self.encoders.text):
-            if item in self._codes[modality]:
-                key = self._codes[modality].codes([item])[0].tobytes()
-                vector = self.catalogue.fine_of(modality, [item]).get(item)
-                query, request = queries.ask_code(
-                    self.encoders, key + (vector or b""), modality, self._codes.modalities
-                )
+        indexes = self.store.snapshot.indexes
+        for name in sorted(indexes, key=lambda name: name == self.encoders.text):
+            code = indexes[name].codes_there([item]).get(item)
+            if code is not None:
+                key = code + self.store.fine_of(name, [item]).get(item, b"")
+                query, request = queries.ask_code(self.encoders, key, name, self.store.modalities())
                 query = replace(query, text=about.text, image=about.path)
-                wanted = Wanted(k, radius, in_, offset, without=item)
+                wanted = Wanted(k, radius, modality, offset, without=item)
                 return self._answer(query, request, began, wanted, at_least)
         raise QueryError(f"Item {item} of {self.place} has no code. Index it again.")
 
@@ -259,10 +257,11 @@ class SearchIndex:
             most = None if last is None else max(last, calibration.BANDS[-1])
             wanted, first = replace(wanted, k=most, offset=0), 0
         texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
-        collection = rank.Collection(self._codes.now(), self._codes.fine, self.catalogue, len(self), texts)
+        now = self.store.snapshot
+        collection = rank.Collection(now.indexes, now.fine, self.store, now.items, texts)
         ranking = rank.search(collection, request, wanted)
         if not request.known and not ranking.found and wanted.radius is None:
-            raise queries.no_answer(self.encoders, query, request)
+            raise queries.no_answer(self.encoders, query, request, texts_searched=self.store.has_words)
         hits = self._hits(ranking.found, query, request, ranking, first)
         nearest = next(
             iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request, ranking)), None
@@ -288,44 +287,64 @@ class SearchIndex:
     def _hits(
         self, found: Sequence[Found], query: Query, request: Request, ranking: rank.Ranking, first: int = 0
     ) -> list[Hit]:
-        items = self.catalogue.get([one.id for one in found])
+        items = self.store.get([one.id for one in found])
         root = self.root if found else None
         hits = []
         for position, one in enumerate(found, first):
             item = items.get(one.id)
             if item is not None:  # None: removed by another process since this one opened the index
-                has_text = bool(item.text or item.labels)
                 precision = self.calibration.precision(
-                    one, position, query.kind, request.modality, ranking, has_text=has_text
+                    one, position, query.kind, request.modality, ranking, has_text=bool(item.text)
                 )
-                path = layout.path_of(self.folder, item, root)
+                path = self._path(item, root)
                 why = (one.modality, item.name, one.score, one.fine, one.words)
                 hits.append(Hit(one.id, one.distance, self.bits, precision, item.text, path, item.labels, *why))
         return hits
 
     def item(self, item: int) -> Item:
-        """What the catalogue says about an item."""
+        """The name, path, text and labels of an item."""
         number = as_id(item)
-        found = self.catalogue.get([number])
-        if number not in found:
+        items = self.store.get([number])
+        if number not in items:
             raise QueryError(f"There is no item {number} in {self.place}.")
-        return found[number]
+        return items[number]
 
     def codes_of(self, item: int) -> dict[str, bytes]:
-        """An item's packed codes, by modality."""
-        return self.catalogue.codes_of(as_id(item), self._codes.modalities)
+        """The packed codes of an item, by modality."""
+        number = as_id(item)
+        codes = {name: self.store.codes_of(name, [number]).get(number) for name in self.store.modalities()}
+        return {name: code for name, code in codes.items() if code is not None}
 
     def path_of(self, item: Item) -> Path | None:
-        """Where an item's picture lies."""
-        return layout.path_of(self.folder, item, self.root)
+        """The path of an item's picture."""
+        return self._path(item, self.root)
+
+    def _path(self, item: Item, root: Path | None) -> Path | None:
+        if item.path is not None and item.name.startswith(UPLOADED):
+            return self.folder / UPLOADS / item.name.removeprefix(UPLOADED)
+        return None if item.path is None else Path(item.path) if root is None else root / item.path
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def update(self, data: Dataset, *, keep_gone: bool = False, progress: Progress | None = None) -> Changes:
         """Bring the index up to date with the data: new, changed, moved and gone items."""
-        with self._writer():
+        with self.store.writer():
             self.changes = self._bring(data, keep_gone, progress)
         return self.changes
+
+    def _bring(self, data: Dataset, keep_gone: bool, progress: Progress | None) -> Changes:
+        """Bring the index up to date, inside the caller's `writer`."""
+        from dcmh.search.compare import check_root, data_root
+        from dcmh.search.update import Update
+
+        root = data_root(data)
+        check_root(self.place, self.store.noted_roots(), root)
+        update = Update(self.store, self.encoders, data, root=root, keep=keep_gone, progress=progress)
+        update.check()
+        self.store.remember_root(root)  # before the first item, so that an interrupted run leaves complete paths
+        changes = update.run()
+        self.store.settle(changes.skipped)
+        return changes
 
     def add(
         self,
@@ -336,67 +355,89 @@ class SearchIndex:
         label_names: Sequence[str] | None = None,
         ids: Sequence[str] | None = None,
     ) -> list[int]:
-        """Add items, or replace those of the same name; their ids. Names are paths, unless `ids` gives others.
+        """Add items, or replace those with the same name; returns their ids. Names are paths, unless `ids` are given.
 
         If some cannot be indexed the others are added, and an error says which.
         """
         from dcmh.search.update import Update
 
-        about = {"labels": labels, "label_names": label_names, "ids": ids}
-        data = adding.as_dataset(self.encoders, images, text, root=self.root, **about)
-        with self._writer():
+        columns: dict[str, Any] = {}
+        if images is not None:
+            absolute = [os.path.abspath(image) if isinstance(image, str | Path) else image for image in images]
+            columns[self.encoders.picture or "image"] = Images(absolute)
+        if text is not None:
+            columns[self.encoders.text or "text"] = Texts(text)
+        names = _names(images, text, self.root) if ids is None else ids
+        data = Dataset(columns, labels=labels, label_names=label_names, ids=names)
+        with self.store.writer():
             self.refresh()
-            changes = Update(self.catalogue, self.encoders, data, root=self.root, partial=True).run()
-            added = [item.id for name in data.ids if (item := self.catalogue.find(name)) is not None]
-            self._codes.add(added)
+            update = Update(self.store, self.encoders, data, root=self.root, partial=True)
+            changes = update.run()
+            self.store.read(update.touched)
+            added = [item.id for name in data.ids if (item := self.store.find(name)) is not None]
         if changes.skipped:
             name, reason = changes.skipped[0]
             raise DataError(f"Cannot index {name}: {reason}. {len(changes.skipped):,} of {len(data):,} left out.")
         return added
 
     def remove(self, ids: Iterable[int]) -> int:
-        """Remove items by id; how many there were."""
+        """Remove items by id; returns how many there were."""
         if not isinstance(ids, Iterable):
             raise ParameterError(f"remove takes a list of ids, not {ids!r}. Write [id].")
         wanted = [as_id(item) for item in ids]
-        with self._writer():
+        with self.store.writer():
             self.refresh()
-            there = list(self.catalogue.get(wanted))
-            if there:
-                with self.catalogue.writing():
-                    self.catalogue.remove(there)
-                self._codes.remove(there)
-        return len(there)
+            known = list(self.store.get(wanted))
+            if known:
+                with self.store.writing():
+                    self.store.remove(known)
+                self.store.read(known)
+        return len(known)
 
     def save(self) -> None:
-        """Make the next opening quick; on a server, make searches quick after many changes. Nothing is lost without."""
-        with self._writer():
-            self._settle()
+        """Make the next opening fast; on a server, make searches fast after many changes. Nothing is lost without it."""
+        with self.store.writer():
+            self.store.settle()
 
     def refresh(self) -> bool:
-        """Take in what other processes have changed since; whether there was anything."""
-        if self.catalogue.generation == self._codes.generation:
+        """Read what other processes have changed; returns whether there was anything."""
+        if self.store.generation == self.store.snapshot.generation:
             return False
-        self._codes.read()
+        self.store.read()
         return True
 
     def replaced(self) -> bool:
-        """Whether the folder holds another index by now, whole, which `refresh` cannot take in: open it anew."""
-        if layout.identity(self.folder) in (None, self._file) or not layout.is_index(self.folder):
-            return False
-        with contextlib.closing(Catalogue(self.folder / layout.CATALOGUE)) as other:
-            return bool(layout.read_header(self.folder)["generation"] == other.generation)
+        """Whether the index was rebuilt, which `refresh` cannot follow: open it again."""
+        return self.store.replaced()
 
-    def _writer(self) -> contextlib.AbstractContextManager[None]:
-        return layout.writer(self.folder)
 
-    def _bring(self, data: Dataset, keep_gone: bool, progress: Progress | None) -> Changes:
-        """Bring the index up to date, within the caller's `_writer`."""
-        changes = building.bring(self.folder, self.catalogue, self.encoders, data, keep_gone, progress)
-        self._codes.read()
-        self._settle()
-        return changes
+def _check_data(model: Hasher | Path, data: Dataset) -> None:
+    """Refuse data that the model cannot encode."""
+    if isinstance(model, Path):
+        Encoders(model).check(data)
+    else:
+        shared_modalities({name: model.views_[name].kind for name in model.modalities}, data)
 
-    def _settle(self) -> None:
-        """Write the codes to be memory-mapped, where they have changed, within the caller's `_writer`."""
-        self._codes.save()
+
+def _report_text(report: Report | None, held_out: dict[str, Any] | None) -> str | None:
+    """The report.json to keep with a model in memory."""
+    if report is None and held_out is None:
+        return None
+    record = {} if report is None else report.to_json()
+    return json.dumps(record | {calibration.HELD: held_out}, indent=1) + "\n"
+
+
+def _names(images: Sequence[Any] | None, text: Sequence[str | None] | None, root: Path | None) -> list[str]:
+    """Names of items: paths, relative to the data's root where they are in it; a hash for items without a path."""
+    names = []
+    for row in range(len(images if images is not None else text or ())):
+        image = None if images is None else images[row]
+        if isinstance(image, str | Path):
+            full = Path(os.path.abspath(image))
+            inside = root is not None and full.is_relative_to(root)
+            names.append((full.relative_to(root) if root is not None and inside else full).as_posix())
+        else:
+            digest = hashlib.blake2b(b"" if image is None else np.asarray(image).tobytes(), digest_size=8)
+            digest.update(mended(str(text[row] if text is not None else "")).encode())
+            names.append(f"added {digest.hexdigest()}")
+    return names

@@ -1,4 +1,4 @@
-"""From what a user asks to a code: words with what became of them, a picture, or a vector; in any modality of its kind."""
+"""From a query to its code: words, with what became of them, a picture, or a vector; in any modality of its kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dcmh.search.results import Query
 from dcmh.search.words import TextEncoder
 from dcmh.util.text import STOP_WORDS, BagOfWords, index_words
 
-# Comparing a word with the whole vocabulary takes milliseconds, so a long text must not ask for many.
+# Comparing a word with the whole vocabulary takes milliseconds, so it is done for a few words only.
 OFFERED, LONGEST = 8, 40
 LONGEST_QUERY = 10_000  # characters
 WORD = 2  # words up to which a query is a word, not a sentence
@@ -28,19 +28,19 @@ WORD = 2  # words up to which a query is a word, not a sentence
 Asked = tuple[Query, Request]
 
 
-def ask(encoders: Encoders, text: str | None, image: Any, vector: Any, as_: str | None) -> Asked:
-    """The query that is given, with its code, and its modality: `as_`, or the usual one of its kind."""
+def ask(encoders: Encoders, text: str | None, image: Any, vector: Any, query_modality: str | None) -> Asked:
+    """The query with its code, and the request; in the given modality, or in the default one of its kind."""
     if sum(given is not None for given in (text, image, vector)) != 1:
         raise ParameterError("Give one of text, image and vector to search for.")
     if text is not None:
-        return ask_words(encoders, text, in_modality(encoders, as_, "text"))
+        return ask_words(encoders, text, _checked(encoders, query_modality, "text"))
     if image is not None:
-        return ask_picture(encoders, image, in_modality(encoders, as_, "image"))
-    return ask_vector(encoders, vector, in_modality(encoders, as_, "vector"))
+        return ask_picture(encoders, image, _checked(encoders, query_modality, "image"))
+    return ask_vector(encoders, vector, _checked(encoders, query_modality, "vector"))
 
 
 def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Asked:
-    """The query, with known words offered for unknown ones, and its modality."""
+    """A query of words, with known words suggested for unknown ones."""
     modality = modality or encoders.text
     if modality is None:
         raise QueryError("The model of this index knows no words. Ask with a picture.")
@@ -49,33 +49,34 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Ask
     if len(text) > LONGEST_QUERY:
         raise QueryError(f"The query has {len(text):,} characters; at most {LONGEST_QUERY:,} are taken. Shorten it.")
     words = encoders.words_of(modality)
-    found = index_words(text)
+    indexed = index_words(text)
     meaning = words.encoder or (encoders.fine.encoder if encoders.fine is not None else None)
     used, ignored = words.bag.used_and_ignored(text)
     read = meaning is not None and meaning.knows(text)  # a script that the encoder lacks may still be in the vocabulary
     known = bool(used) or read
     if read:
         used, ignored = [*used, *ignored], []
-    if not known and not found:
-        raise _unknown(text, words, {}, encoders.folder / f"{modality}.vocabulary.txt")
+    if not known and not indexed:
+        raise _unknown(text, words, {}, encoders.folder / f"{modality}.vocabulary.txt", texts_searched=False)
     nearest = {} if known and not ignored else _nearest(words.bag, ignored)
     code = words.encode([text])[0].tobytes()
     fine = None
     if encoders.fine is not None and read:
         fine = encoders.fine.of_texts([text])[0]
-    kind = "word" if len(found) <= WORD else "sentence"
+    kind = "word" if len(indexed) <= WORD else "sentence"
     query = Query(text, None, tuple(used), tuple(ignored), nearest, code, encoders.key(code, fine), kind)
-    return query, Request(code, modality, True, encoders.as_query(fine), tuple(found), known)
+    return query, Request(code, modality, True, encoders.as_query(fine), tuple(indexed), known)
 
 
-def no_answer(encoders: Encoders, query: Query, request: Request) -> QueryError:
-    """The error of a query that neither the model nor any item's text knows."""
+def no_answer(encoders: Encoders, query: Query, request: Request, *, texts_searched: bool) -> QueryError:
+    """The error for a query with no word that the model knows, or that an item's text contains if those are searched."""
     file = encoders.folder / f"{request.modality}.vocabulary.txt"
-    return _unknown(query.text or "", encoders.words_of(request.modality), query.nearest, file)
+    words = encoders.words_of(request.modality)
+    return _unknown(query.text or "", words, query.nearest, file, texts_searched=texts_searched)
 
 
 def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> Asked:
-    """The query and its modality. A picture is a path, the bytes of a file, or a uint8 array."""
+    """A query of a picture: a path, the bytes of a file, or a uint8 array."""
     modality = modality or encoders.picture
     if modality is None:
         raise QueryError("The model of this index takes no pictures. Ask with words.")
@@ -90,15 +91,15 @@ def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> 
 
 
 def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> Asked:
-    """The query and its modality. A vector is a path of a .npy file, or numbers."""
-    found = [name for name in encoders.modalities if encoders.kind(name) == "vector"]
-    if modality is None and len(found) != 1:
+    """A query of a vector: the path of a .npy file, or numbers."""
+    names = [name for name in encoders.modalities if encoders.kind(name) == "vector"]
+    if modality is None and len(names) != 1:
         raise QueryError(
-            f"The model of this index has several kinds of vectors. Say which: {', '.join(found)}."
-            if found
+            f"The model of this index has several kinds of vectors. Say which: {', '.join(names)}."
+            if names
             else "The model of this index takes no vectors. Ask with words or a picture."
         )
-    modality = modality or found[0]
+    modality = modality or names[0]
     try:
         values = np.load(vector, allow_pickle=False) if isinstance(vector, str | Path) else np.asarray(vector)
     except (OSError, ValueError) as error:
@@ -109,7 +110,7 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
 
 
 def ask_code(encoders: Encoders, key: bytes, modality: str, indexed: Sequence[str]) -> Asked:
-    """The query of a packed code, or of a `Query.key`, in a modality of the model, or of the index."""
+    """A query of a packed code, or of a `Query.key`, in a modality of the model or of the index."""
     if modality not in (*encoders.modalities, *indexed):
         raise ParameterError(f"The model has no {modality!r}. It has: {', '.join(encoders.modalities)}.")
     size = bytes_of(encoders.bits)
@@ -124,8 +125,8 @@ def ask_code(encoders: Encoders, key: bytes, modality: str, indexed: Sequence[st
     return Query(code=key[:size], key=key, kind="sentence" if kind else "picture"), request
 
 
-def in_modality(encoders: Encoders, modality: str | None, kind: str) -> str | None:
-    """The modality a query is asked in, checked: it must be the model's, and of the query's kind."""
+def _checked(encoders: Encoders, modality: str | None, kind: str) -> str | None:
+    """The modality of a query: it must be one of the model's, and of the query's kind."""
     if modality is None:
         return None
     if modality not in encoders.modalities:
@@ -139,22 +140,26 @@ def in_modality(encoders: Encoders, modality: str | None, kind: str) -> str | No
 
 def _nearest(bag: BagOfWords, ignored: list[str]) -> dict[str, tuple[str, ...]]:
     """Known words that are spelt like the first unknown ones; common words such as 'the' need none."""
-    asked = [word for word in ignored if 2 < len(word) <= LONGEST and word not in STOP_WORDS][:OFFERED]
-    found = {word: tuple(bag.nearest(word)) for word in asked}
-    return {word: known for word, known in found.items() if known}
+    words = [word for word in ignored if 2 < len(word) <= LONGEST and word not in STOP_WORDS][:OFFERED]
+    nearest = {word: tuple(bag.nearest(word)) for word in words}
+    return {word: known for word, known in nearest.items() if known}
 
 
-def _unknown(text: str, words: TextEncoder, nearest: dict[str, tuple[str, ...]], vocabulary: Path) -> QueryError:
+def _unknown(
+    text: str, words: TextEncoder, nearest: dict[str, tuple[str, ...]], vocabulary: Path, *, texts_searched: bool
+) -> QueryError:
     if not text.strip():
         return QueryError("The query is empty. Give some words, or a picture.")
     shown = text if len(text) <= 60 else f"{text[:59]}…"
     if words.encoder is not None:
         name = os.path.basename(words.encoder.name)
         return UnknownWords(
-            f"The text encoder {name} cannot read any part of '{shown}', and no item's text holds it.",
+            f"The text encoder {name} cannot read any part of '{shown}'"
+            + (", and no item's text contains it." if texts_searched else "."),
             hint="Ask in words of a language that it knows.",
         )
     close = tuple(dict.fromkeys(word for known in nearest.values() for word in known))[:5]
-    message = f"No word of '{shown}' is in the model's vocabulary ({len(words.bag):,} words), nor in any item's text."
+    message = f"No word of '{shown}' is in the model's vocabulary ({len(words.bag):,} words)"
+    message += ", nor in any item's text." if texts_searched else "."
     hint = f"Closest known: {', '.join(close)}. " if close else ""
     return UnknownWords(message, which=vocabulary, hint=f"{hint}{vocabulary} lists them all.", nearest=close)

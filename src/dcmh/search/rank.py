@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from dcmh.data.dataset import JOINT
 from dcmh.errors import ParameterError
 from dcmh.index import HammingIndex, Index
+from dcmh.stores.base import COMMON, EVERYTHING, FineVectors, Ids, Scores
 from dcmh.stores.codes import ALONE
 
-EVERYTHING = 200_000  # items up to which every fine vector is scored
 CANDIDATES = 5_000  # by Hamming distance, of more items
-COMMON = 20_000  # items that hold a word, from which on it is looked up only in candidates
 RARE = 1_000  # items that hold a word, up to which they are candidates
 TEXT = 0.3
 RATIO = 0.7
@@ -43,8 +42,6 @@ SPARE = 10  # hits more than asked for, in case that some are removed while they
 DEFAULT_K = 10
 
 Codes = Mapping[str, Index]
-Ids = NDArray[np.int64]
-Scores = NDArray[np.float32]
 Part = tuple[str, Ids | str | None]  # a modality, and the ids that may be found in it (None: all)
 Near = dict[int, tuple[int, str]]  # id to distance and modality
 
@@ -57,23 +54,13 @@ class WordIndex(Protocol):
     def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids: ...
 
 
-class FineVectors(Protocol):
-    """The fine vectors of one modality, wherever they lie."""
-
-    def __len__(self) -> int: ...
-
-    def scores(self, query: NDArray[np.float32]) -> tuple[Ids, Scores]: ...
-
-    def scores_of(self, query: NDArray[np.float32], wanted: Ids) -> Scores: ...
-
-
 @dataclass(frozen=True)
 class Wanted:
     """Which hits: at most k, within a radius, in one modality; without the `offset` first, and without an item."""
 
     k: int | None = None
     radius: int | None = None
-    in_: str | None = None
+    modality: str | None = None
     offset: int = 0
     without: int = 0
 
@@ -133,7 +120,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     """The first hits of a request."""
     k, radius = limits(wanted.k, wanted.radius)
     offset = whole_number("offset", wanted.offset, 0) or 0
-    chosen = parts(collection.codes, request, wanted.in_, collection.items)
+    chosen = parts(collection.codes, request, wanted.modality, collection.items)
     whole = len(chosen) != 1 or chosen[0][1] is not None
     searched = collection.items if whole else len(collection.codes[chosen[0][0]])
     scored = _second_stage(collection, request, wanted)
@@ -171,7 +158,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     found = found[offset:last]
     beyond = None
     if not near and radius is not None:
-        nearest = Wanted(1, None, wanted.in_, without=wanted.without)
+        nearest = Wanted(1, None, wanted.modality, without=wanted.without)
         beyond = next(iter(_by_distance(collection, request, nearest, chosen, searched).found), None)
     best = float(fine[keep].max()) if keep.any() else None
     return Ranking(found, beyond, searched, candidates, radius, best, words.common)
@@ -179,7 +166,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
 
 def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> list[str]:
     """The modalities whose fine vectors are scored; none where the order is that of distances."""
-    names = [wanted.in_] if wanted.in_ is not None else list(collection.codes)
+    names = [wanted.modality] if wanted.modality is not None else list(collection.codes)
     there = [name for name in names if name in collection.fine and len(collection.fine[name])]
     return there if request.fine is not None and there else []
 
@@ -280,7 +267,7 @@ class _Words:
 
     def _count(self) -> bool:
         """Whether words count: for texts, unless only pictures are searched."""
-        return self.request.is_text and self.wanted.in_ in (None, JOINT, *self.collection.text)
+        return self.request.is_text and self.wanted.modality in (None, JOINT, *self.collection.text)
 
     def share(self, ids: Ids) -> Scores:
         """The share of the words, by rarity, that each item holds."""
@@ -346,17 +333,17 @@ def limits(k: int | None, radius: int | None) -> tuple[int | None, int | None]:
     return whole_number("k", k, 1), whole_number("radius", radius, 0)
 
 
-def parts(codes: Codes, request: Request, in_: str | None, items: int) -> list[Part]:
+def parts(codes: Codes, request: Request, modality: str | None, items: int) -> list[Part]:
     """Which codes are searched.
 
     A choice wins. Otherwise words look at pictures, and at the words of items that have no picture; a picture looks at
     pictures and words alike.
     """
     asked = request.modality
-    if in_ is not None:
-        if in_ not in codes:
-            raise ParameterError(f"The index has no {in_!r} codes. It has: {', '.join(codes) or 'nothing'}.")
-        return [(in_, None)]
+    if modality is not None:
+        if modality not in codes:
+            raise ParameterError(f"The index has no {modality!r} codes. It has: {', '.join(codes) or 'nothing'}.")
+        return [(modality, None)]
     if not request.is_text:
         return [(name, None) for name in codes]
     others = [name for name in codes if name != asked]

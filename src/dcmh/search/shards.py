@@ -1,8 +1,8 @@
-"""Encoding a collection by several processes, on one machine or on many that share a folder.
+"""Encoding a whole column without an index, by one process or by several that share a folder.
 
-The rows are cut into shards. Whoever wants one takes its lock, encodes it, writes its codes and lets go; a lock goes with
-its process, so what a killed one had begun is free for others, or for the next run. Shards are whole batches, so that
-every code is that of one process that encodes all.
+The rows are cut into shards. A process locks a shard, encodes it, writes its codes and unlocks it. A lock ends with its
+process, so that others, or the next run, take over what a killed process had begun. Shards are whole batches, so that every
+code is the same as if one process had encoded everything.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ import json
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dcmh import codes
 from dcmh.data.columns import Column, Images, Texts
-from dcmh.search.columns import Codes, Failed, encode_column
-from dcmh.search.encode import BATCH, Encoders
+from dcmh.errors import ImageError
+from dcmh.inputs.images import content_hash
+from dcmh.search.encode import BATCH, Encoders, PictureEncoder, Prepared, encode_texts
 from dcmh.util.atomic import whole_file
 
 LEAST = 32 * BATCH  # rows in a shard: whole batches, also of those that a GPU takes
@@ -31,6 +35,71 @@ GLANCE = 0.2  # seconds between looks at what others have done
 LONGEST_WAIT = 60.0  # seconds for the first process to begin
 
 Progress = Callable[[int, int], None]
+Codes = dict[int, bytes]  # row to packed code
+Failed = dict[int, str]  # row to reason
+
+
+def encode_column(
+    encoders: Encoders, column: Column, modality: str, *, progress: Progress | None = None
+) -> tuple[Codes, Failed]:
+    """The packed codes of a whole column by row, without an index; and the reasons for rows that cannot be encoded."""
+    rows = np.flatnonzero(column.observed).tolist()
+    if isinstance(column, Images):
+        try:
+            return _picture_codes(encoders.pictures(modality), column, rows, progress)
+        except BaseException:
+            encoders.rest()
+            raise
+    if isinstance(column, Texts):
+        texts = [column.values[row] for row in rows]
+        encoded = dict(zip(rows, encode_texts(encoders.words_of(modality), texts), strict=True))
+        failed = {row: "no word that the model knows" for row, code in encoded.items() if code is None}
+        return {row: code for row, code in encoded.items() if code is not None}, failed
+    outputs, _ = encoders.vectors(modality, column.take(np.array(rows)))
+    packed = codes.pack(codes.sign(outputs))
+    return {row: code.tobytes() for row, code in zip(rows, packed, strict=True)}, {}
+
+
+def _picture_codes(
+    encoder: PictureEncoder, column: Images, rows: list[int], progress: Progress | None
+) -> tuple[Codes, Failed]:
+    """Two batches are decoded while one is in the network."""
+    encoded: Codes = {}
+    failed: Failed = {}
+    ahead: deque[tuple[list[int], Prepared]] = deque()
+
+    def finish() -> None:
+        batch, prepared = ahead.popleft()
+        for row, code in zip(batch, encoder.finish(prepared), strict=True):
+            if isinstance(code, ImageError):
+                failed[row] = str(code)
+            else:
+                encoded[row] = code
+        if progress:
+            progress(len(encoded) + len(failed), len(rows))
+
+    def content(row: int) -> bytes | ImageError:
+        try:
+            return content_hash(column.source(row))  # type: ignore[arg-type] # it is observed
+        except ImageError as error:
+            return error
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-hash") as pool:
+        for start in range(0, len(rows), encoder.batch):
+            batch, contents = [], []
+            block = rows[start : start + encoder.batch]
+            for row, hashed in zip(block, pool.map(content, block), strict=True):
+                if isinstance(hashed, ImageError):
+                    failed[row] = str(hashed)
+                else:
+                    batch.append(row)
+                    contents.append(hashed)
+            ahead.append((batch, encoder.prepare(column, batch, contents)))
+            if len(ahead) > 2:
+                finish()
+        while ahead:
+            finish()
+    return encoded, failed
 
 
 class Shards:

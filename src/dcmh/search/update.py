@@ -1,8 +1,8 @@
-"""Bringing an index up to date with data: what is new, changed, moved, gone; only what is needed is encoded.
+"""Bringing an index up to date with data: new, changed, moved and gone items. Only what is needed is encoded.
 
-Items are taken in the data's order and committed in whole groups, and a run that was killed begins where the last
-commit ended. On a CPU a picture's code does not depend on its group, so that every bit is that of a run that was not killed;
-on a GPU features differ in the last digits from group to group.
+Items are encoded in the data's order and committed in whole groups; a run that was killed continues after the last commit.
+On a CPU a picture's code does not depend on its group, so the result is the same to the bit as that of an uninterrupted
+run; on a GPU features differ in the last digits from group to group.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from dcmh.inputs.images import content_hash
 from dcmh.inputs.sentences import one_blas_thread
 from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
 from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
-from dcmh.stores.base import AnyCatalogue
-from dcmh.stores.local.catalogue import FINISHED, UNFINISHED, UPDATE, Item, Skipped
+from dcmh.stores.base import FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
 
 PICTURES = BATCH  # in a group on a CPU; a GPU takes more
 ENTRIES = 1024  # in a group at most, whatever they need
@@ -43,13 +42,13 @@ Progress = Callable[[int, int], None]  # items done, items to do
 class Update:
     """One run over some data.
 
-    Items that are not in the data are gone, and removed at the end, unless `keep`. With `partial` the data is only a part
-    of what is to be indexed: nothing is gone.
+    Items that are not in the data are gone, and removed at the end, unless `keep`. With `partial` the data is not all that is
+    indexed, so nothing is gone. `touched` are the ids of all items that the run has written or removed.
     """
 
     def __init__(
         self,
-        catalogue: AnyCatalogue,
+        store: Store,
         encoders: Encoders,
         data: Dataset,
         *,
@@ -58,20 +57,21 @@ class Update:
         partial: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self.catalogue = catalogue
+        self.store = store
         self.encoders = encoders
         self.data = data
         self.keep = keep
         self.partial = partial
         self.progress = progress
         self.modalities = encoders.check(data)
-        self.joint = catalogue.about("codes") == JOINT
+        self.joint = store.about("codes") == JOINT
         shown = encoders.text if encoders.text in data.modalities else None
         self.text = None if self.joint else shown  # its code is made apart: a new text leaves the picture's code alone
         self.sources = [name for name in self.modalities if name != self.text]  # what an item's content is made of
         self.code_names = [JOINT] if self.joint else self.sources
-        self.compared = Comparison(catalogue, data, self.sources, shown, root, partial=partial)
+        self.compared = Comparison(store, data, self.sources, shown, root, partial=partial)
         self.changes = self.compared.changes
+        self.touched: set[int] = set()
         self._seen: dict[bytes, Content] = {}
         self._lapsed: set[str] = set()  # entries of the table `skipped` that no longer hold
 
@@ -81,19 +81,20 @@ class Update:
             self.compared.refuse_other_data()
 
     def run(self) -> Changes:
+        """Encode and write what has changed."""
         with one_blas_thread():  # the cores belong to the image network
             self._work(self.compared.entries)
         gone = [item.id for items in self.compared.gone.values() for item in items]
         self.changes.gone += len(gone)
         names = set(self.data.ids)
         lapsed = self._lapsed | {name for name in self.compared.failed if name not in names and not self.partial}
-        ending = not self.partial and self.catalogue.about(UPDATE) != FINISHED
+        ending = not self.partial and self.store.about(UPDATE) != FINISHED
         if (gone and not self.keep) or lapsed or ending:
-            with self.catalogue.writing():
-                self.catalogue.remove([] if self.keep else gone)
-                self.catalogue.unskip(lapsed)
+            with self.store.writing():
+                self._remove([] if self.keep else gone)
+                self.store.unskip(lapsed)
                 if ending:
-                    self.catalogue.note(UPDATE, FINISHED)
+                    self.store.note(UPDATE, FINISHED)
         self.changes.skipped.sort()
         return self.changes
 
@@ -155,37 +156,50 @@ class Update:
         """Entries with the hash of their content, and their content, once for each hash."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-hash") as pool:
             for start in range(0, len(entries), HASHED_AHEAD):
-                part = entries[start : start + HASHED_AHEAD]
-                contents = list(pool.map(self._hash, part))
-                asked = (content for content in contents if isinstance(content, bytes) and content not in self._seen)
-                twins = self.catalogue.with_contents(asked)
-                for entry, content in zip(part, contents, strict=True):
-                    self._settle(entry, content, twins)
+                block = entries[start : start + HASHED_AHEAD]
+                contents = list(pool.map(self._hash, block))
+                stored = self._stored({content for content in contents if isinstance(content, bytes)})
+                for entry, content in zip(block, contents, strict=True):
+                    self._settle(entry, content, stored)
                     yield entry
+
+    def _stored(self, contents: set[bytes]) -> dict[bytes, Content]:
+        """The codes and fine vectors of contents that the index has, in one request for each modality."""
+        items = self.store.with_contents(contents - self._seen.keys())
+        ids = [item.id for item in items.values()]
+        codes = {name: self.store.codes_of(name, ids) for name in self.code_names} if ids else {}
+        fine = {name: self.store.fine_of(name, ids) for name in self.code_names} if ids else {}
+        return {
+            content: Content(
+                {name: found[item.id] for name, found in codes.items() if item.id in found},
+                {name: found[item.id] for name, found in fine.items() if item.id in found},
+            )
+            for content, item in items.items()
+        }
 
     def _hash(self, entry: Entry) -> bytes | ImageError | None:
         """16 bytes for its pictures, 16 for the rest of what its codes are made of; None where it has nothing."""
         if entry.item.content is not None:
             return entry.item.content
-        found: list[bytes] = []
-        there = False
+        hashes: list[bytes] = []
+        observed = False
         for name in self.sources:
             column = self.data[name]
             if not column.observed[entry.row]:
                 continue
-            there = True
+            observed = True
             try:
                 if isinstance(column, Images):
                     source = column.source(entry.row)
-                    found.append(content_hash(source) if source is not None else b"")
+                    hashes.append(content_hash(source) if source is not None else b"")
             except ImageError as error:
                 return error
-        if not there:
+        if not observed:
             return None
-        pictures = b"".join(found) if len(found) < 2 else hashlib.blake2b(b"".join(found), digest_size=HASH).digest()
+        pictures = b"".join(hashes) if len(hashes) < 2 else hashlib.blake2b(b"".join(hashes), digest_size=HASH).digest()
         return pictures + self.compared.rest(entry.row)
 
-    def _settle(self, entry: Entry, content: bytes | ImageError | None, twins: dict[bytes, Item]) -> None:
+    def _settle(self, entry: Entry, content: bytes | ImageError | None, stored: dict[bytes, Content]) -> None:
         if isinstance(content, ImageError):
             entry.content = Content(reason=str(content))
             return
@@ -196,13 +210,7 @@ class Update:
             self._recognise(entry, content)
         known = self._seen.get(content)
         if known is None:
-            twin = entry.before if entry.before and entry.before.content == content else None
-            twin = twin or twins.get(content)
-            known = Content()
-            if twin is not None:
-                known.codes = self.catalogue.codes_of(twin.id, self.code_names)
-                found = {name: self.catalogue.fine_of(name, [twin.id]).get(twin.id) for name in self.code_names}
-                known.fine = {name: vector for name, vector in found.items() if vector is not None}
+            known = stored.get(content) or Content()
             entry.encode = not known.codes
             self._seen[content] = known
         entry.content = known
@@ -302,9 +310,9 @@ class Update:
         for start in range(0, len(entries), ENTRIES):  # code and fine vector of a text ask for the same sentence vector
             text_codes += self._text_codes(entries[start : start + ENTRIES])
             text_fine += self._text_fine(entries[start : start + ENTRIES])
-        with self.catalogue.writing():
+        with self.store.writing():
             if not self.partial:
-                self.catalogue.note(UPDATE, UNFINISHED)
+                self.store.note(UPDATE, UNFINISHED)
             for entry, text_code, fine in zip(entries, text_codes, text_fine, strict=True):
                 self._write(entry, text_code, fine)
 
@@ -330,27 +338,32 @@ class Update:
             return
         if item.name in self.compared.failed:
             self._lapsed.add(item.name)
-        number = self.catalogue.put(item)
+        number = self.store.put(item)
+        self.touched.add(number)
         if content and (before is None or before.content != item.content):
             for name in self.code_names:
-                self.catalogue.set_code(number, name, content.codes.get(name))
-                self.catalogue.set_fine(number, name, content.fine.get(name))
+                self.store.set_code(number, name, content.codes.get(name))
+                self.store.set_fine(number, name, content.fine.get(name))
         if content is None and before is not None and before.content is not None:
             for name in self.code_names:
-                self.catalogue.set_code(number, name, None)
-                self.catalogue.set_fine(number, name, None)
+                self.store.set_code(number, name, None)
+                self.store.set_fine(number, name, None)
         if self.text is not None and (before is None or before.text != item.text):
-            self.catalogue.set_code(number, self.text, text_code)
-            self.catalogue.set_fine(number, self.text, text_fine)
+            self.store.set_code(number, self.text, text_code)
+            self.store.set_fine(number, self.text, text_fine)
         self._count(item, before)
 
     def _skip(self, entry: Entry, reason: str) -> None:
-        self.catalogue.skip(entry.item.name, Skipped(reason, entry.item.size, entry.item.mtime_ns))
+        self.store.skip(entry.item.name, Skipped(reason, entry.item.size, entry.item.mtime_ns))
         self._lapsed.discard(entry.item.name)
         self.changes.skipped.append((entry.item.name, reason))
-        if entry.before is not None:  # what it was cannot be found any more
-            self.catalogue.remove([entry.before.id])
+        if entry.before is not None:  # its codes are those of what it was
+            self._remove([entry.before.id])
             self.changes.gone += 1
+
+    def _remove(self, ids: list[int]) -> None:
+        self.store.remove(ids)
+        self.touched.update(ids)
 
     def _count(self, item: Item, before: Item | None) -> None:
         if before is None:

@@ -17,7 +17,7 @@ from dcmh.inputs import images
 from dcmh.search import SearchIndex
 from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.state import damaged
-from dcmh.stores.local import layout
+from dcmh.stores.base import UPLOADED, UPLOADS
 from dcmh.util.atomic import whole_file
 
 PATIENCE = 10.0  # seconds to wait for another worker's change
@@ -39,10 +39,10 @@ def add(index: SearchIndex, data: bytes | None, kind: str, text: str | None, lab
     """Add an item: its id, and whether it is new. The same picture, or the same words without one, is the same item."""
     _check(index, data, text)
     digest = hashlib.blake2b(data if data is not None else (text or "").encode(), digest_size=16).hexdigest()
-    file = index.folder / layout.UPLOADS / f"{digest}.{SUFFIXES[kind]}" if data is not None else None
-    name = f"{layout.UPLOADED}{file.name if file else digest}"
+    file = index.folder / UPLOADS / f"{digest}.{SUFFIXES[kind]}" if data is not None else None
+    name = f"{UPLOADED}{file.name if file else digest}"
     with _alone(index.folder):
-        before = index.catalogue.find(name)
+        before = index.store.find(name)
         stored = file is not None and data is not None and not file.is_file()
         if stored:
             _store(file, data)  # type: ignore[arg-type] # both are there
@@ -64,11 +64,11 @@ def add(index: SearchIndex, data: bytes | None, kind: str, text: str | None, lab
 def remove(index: SearchIndex, number: int) -> None:
     """Remove an item; an uploaded picture goes with it, other files stay where they are."""
     with _alone(index.folder):
-        item = index.catalogue.get([number]).get(number)
+        item = index.store.get([number]).get(number)
         if item is None or not index.remove([number]):
             raise no_item(number)
         path = index.path_of(item)
-        if path is not None and item.name.startswith(layout.UPLOADED):
+        if path is not None and item.name.startswith(UPLOADED):
             path.unlink(missing_ok=True)
 
 
@@ -105,8 +105,8 @@ def _store(file: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Within the block no other worker changes the index."""
-    (folder / layout.UPLOADS).mkdir(parents=True, exist_ok=True)
-    with open(folder / layout.UPLOADS / ".lock", "w") as lock:
+    (folder / UPLOADS).mkdir(parents=True, exist_ok=True)
+    with open(folder / UPLOADS / ".lock", "w") as lock:
         try:
             import fcntl
         except ImportError:  # Windows: the index itself refuses a second writer

@@ -16,7 +16,7 @@ from dcmh.service.reload import Opened
 from dcmh.service.search import ItemId, public_name, reply
 from dcmh.service.state import Service
 from dcmh.service.thumbnails import Picture
-from dcmh.stores.local.catalogue import Item
+from dcmh.stores.base import Item
 from dcmh.util.text import mended
 
 LONGEST_TEXT, MOST_LABELS, LONGEST_LABEL = 10_000, 64, 200

@@ -56,7 +56,7 @@ class Page:
                 kind="precision-not-measured",
             )
         k = self.k + (self.at_least is None)
-        return {"k": k, "offset": self.offset, "radius": self.radius, "in_": self.in_, "at_least": self.at_least}
+        return {"k": k, "offset": self.offset, "radius": self.radius, "modality": self.in_, "at_least": self.at_least}
 
     def is_full(self, hits: Hits) -> bool:
         """Whether there may be a next page."""

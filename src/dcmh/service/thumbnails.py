@@ -12,8 +12,7 @@ from pathlib import Path
 from dcmh.search import SearchIndex
 from dcmh.service import log
 from dcmh.service.problems import Problem
-from dcmh.stores.local import layout
-from dcmh.stores.local.catalogue import Item
+from dcmh.stores.base import UPLOADS, Item
 
 # How files of the kinds begin that are indexed. Nothing else is sent, whatever its name says.
 _BEGINNINGS = (
@@ -55,7 +54,7 @@ def find(index: SearchIndex, item: Item) -> Picture:
             media_type = kind_of(file.read(16))
     except (OSError, RuntimeError, ValueError):  # gone, a loop of links, a name that cannot be
         raise gone from None
-    folders = [folder for folder in (index.root, index.folder / layout.UPLOADS) if folder is not None]
+    folders = [folder for folder in (index.root, index.folder / UPLOADS) if folder is not None]
     inside = any(real.is_relative_to(folder.resolve()) for folder in folders)
     if not inside or not stat.S_ISREG(status.st_mode) or media_type is None:
         log.events.warning("the picture of item %d is not served: outside of the data's folder, or no picture", item.id)

@@ -1,19 +1,67 @@
-"""The catalogue of an index on a server: items, texts, paths and labels beside the codes; and models kept at home."""
+"""Where indexes are stored: a folder (SQLite and memory-mapped codes), PostgreSQL or Milvus, behind one `Store` protocol."""
 
 from __future__ import annotations
 
-from dcmh.stores.address import Address
-from dcmh.stores.base import RemoteCatalogue
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["RemoteCatalogue", "connect"]
+from dcmh.stores.address import Address, is_address, parse
+
+if TYPE_CHECKING:
+    from dcmh.methods.base import Hasher
+    from dcmh.stores.base import Store
+    from dcmh.stores.server import ServerStore
+
+__all__ = ["build_store", "connect", "open_store"]
 
 
-def connect(address: Address) -> RemoteCatalogue:
-    """The catalogue of a collection, which need not exist yet."""
+def open_store(where: Path | str | Address, model: Path | None = None) -> Store:
+    """Open the store of an index: a folder, or an address of PostgreSQL or Milvus.
+
+    `model` is needed once for an address whose model this machine does not have; another model than the index was built
+    with is refused.
+    """
+    if is_address(where):
+        address = parse(where)
+        return _engine(address).open(address, model)
+    from dcmh.stores.local.store import LocalStore
+
+    return LocalStore.open(Path(str(where)), model)
+
+
+def build_store(
+    where: Path | str | Address, model: Hasher | Path, *, rebuild: bool, report: str | None, codes: str | None
+) -> AbstractContextManager[Store]:
+    """Inside the block: the store of an index, created where there is none, with this process as its only writer.
+
+    Parameters
+    ----------
+    rebuild
+        Start with an empty index even if there is one, also of another model.
+    report
+        What was measured of a model in memory, as JSON, to keep with it.
+    codes
+        "each" or "joint", see `SearchIndex.build`. An index with other codes is refused.
+    """
+    if is_address(where):
+        address = parse(where)
+        return _engine(address).building(address, model, rebuild=rebuild, report=report, codes=codes)
+    from dcmh.stores.local.store import LocalStore
+
+    return LocalStore.building(Path(str(where)), model, rebuild=rebuild, report=report, codes=codes)
+
+
+def connect(address: Address) -> ServerStore:
+    """The store of a collection that may not exist yet. Nothing is read or created."""
+    return _engine(address)(address)
+
+
+def _engine(address: Address) -> type[ServerStore]:
     if address.engine == "postgres":
-        from dcmh.stores.postgres.catalogue import PostgresCatalogue
+        from dcmh.stores.postgres.store import PostgresStore
 
-        return PostgresCatalogue(address)
-    from dcmh.stores.milvus.catalogue import MilvusCatalogue
+        return PostgresStore
+    from dcmh.stores.milvus.store import MilvusStore
 
-    return MilvusCatalogue(address)
+    return MilvusStore

@@ -1,15 +1,16 @@
-"""What the indexes on servers share: arguments, results, and the recall of an approximate search."""
+"""What the indexes on servers have in common: arguments, results, and the recall of an approximate search."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import bytes_of
 from dcmh.errors import DataError
+from dcmh.index import Index
 from dcmh.index.arguments import as_ids, as_words, refuse_missing, refuse_repeated
 from dcmh.index.results import Results
 from dcmh.index.table import packed_of
@@ -20,8 +21,49 @@ Found = list[tuple[int, int]]  # (id, distance), nearest first
 ALONE = "alone"  # as `allowed`: items that have a code in no other modality
 
 
-class Approximate(Protocol):
-    def search(self, codes: Packed, k: int, *, method: Any) -> Results: ...
+class CodeIndex(Index, Protocol):
+    """An index on a server, which can also be searched approximately."""
+
+    def search(
+        self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
+    ) -> Results: ...
+
+
+class CountedIndex:
+    """An index on a server with a known number of items: counting a billion rows takes a while."""
+
+    def __init__(self, index: CodeIndex, count: int, *, approximate: bool) -> None:
+        self.bits = index.bits
+        self.count = count
+        self._index = index
+        self._method: Literal["exact", "approximate"] = "approximate" if approximate else "exact"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._index
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """All ids, ascending."""
+        return self._index.ids
+
+    def codes(self, ids: ArrayLike) -> Packed:
+        """The packed codes of some items, in this order."""
+        return self._index.codes(ids)
+
+    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+        """The packed codes of some items by id; unknown ids are left out."""
+        return self._index.codes_there(ids)
+
+    def search(self, codes: Packed, k: int, *, allowed: Any = None) -> Results:
+        """The k nearest items of each query, approximate if the address asks for it."""
+        return self._index.search(codes, k, allowed=allowed, method=self._method)
+
+    def within(self, codes: Packed, radius: int, *, allowed: Any = None) -> Results:
+        """All items at most `radius` bits away from each query."""
+        return self._index.within(codes, radius, allowed=allowed)
 
 
 def as_packed(codes: Packed, bits: int, what: str) -> Packed:
@@ -30,7 +72,7 @@ def as_packed(codes: Packed, bits: int, what: str) -> Packed:
 
 
 def new_items(ids: ArrayLike, codes: Packed, bits: int) -> tuple[NDArray[np.int64], Packed]:
-    """Ids and packed codes of items to be added, checked: one id for each code, and none twice."""
+    """Ids and packed codes of items to be added, checked: one id per code, without repetition."""
     new, packed = as_ids(ids), as_packed(codes, bits, "Codes")
     if len(new) != len(packed):
         raise DataError(f"There are {len(new)} ids but {len(packed)} codes. Give one id for each code.")
@@ -39,7 +81,7 @@ def new_items(ids: ArrayLike, codes: Packed, bits: int) -> tuple[NDArray[np.int6
 
 
 def in_order(found: Mapping[int, bytes], ids: ArrayLike, bits: int) -> Packed:
-    """The packed codes found by id, in the order of these ids; one that was not found is refused."""
+    """The packed codes in the order of these ids; a missing one is an error."""
     wanted = as_ids(ids)
     refuse_missing(np.array([item for item in wanted.tolist() if item not in found], np.int64))
     joined = b"".join(found[item] for item in wanted.tolist())
@@ -55,13 +97,14 @@ def chosen_ids(allowed: Any) -> NDArray[np.int64]:
 
 
 def results_of(found: Sequence[Found]) -> Results:
+    """The hits of several queries as `Results`."""
     flat = [hit for hits in found for hit in hits]
     ids = np.array([number for number, _ in flat], np.int64)
     distances = np.array([distance for _, distance in flat], np.uint16)
     return Results(ids, distances, np.cumsum([0, *(len(hits) for hits in found)]).astype(np.int64))
 
 
-def measure_recall(index: Approximate, queries: Packed, k: int) -> float:
+def measure_recall(index: CodeIndex, queries: Packed, k: int) -> float:
     """The share of the k nearest that an approximate search finds. Another item at the same distance is as good."""
     if not len(queries):
         return 1.0

@@ -1,4 +1,4 @@
-"""Trying again while a server is away: soon at first, then less and less often, and not for ever."""
+"""Retries with exponential backoff, for servers that are briefly unreachable."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ASKING = 10.0  # seconds: somebody waits for an answer
 LOADING = 180.0  # seconds: Milvus takes a minute to come back after a crash
 
 
-def patiently(work: Callable[[int], T], seconds: float, passes: Callable[[Exception], bool]) -> T:
-    """Call `work(attempt)` until it returns. What `passes` says of an error: whether the next attempt may fare better."""
+def retry(work: Callable[[int], T], seconds: float, is_transient: Callable[[Exception], bool]) -> T:
+    """Call `work(attempt)` until it returns, for at most some seconds. Errors that are not transient are raised at once."""
     end, wait, attempt = time.monotonic() + seconds, FIRST_WAIT, 0
     while True:
         try:
             return work(attempt)
         except Exception as error:
-            if not passes(error) or time.monotonic() + wait > end:
+            if not is_transient(error) or time.monotonic() + wait > end:
                 raise
         time.sleep(wait * random.uniform(0.7, 1.0))  # so that many clients do not come back at once
         wait, attempt = min(2 * wait, LONGEST_WAIT), attempt + 1

@@ -11,7 +11,6 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError
+from dcmh.stores.base import Item, Skipped
 from dcmh.util.atomic import whole_file
 from dcmh.util.text import index_words
 
@@ -66,39 +66,8 @@ MIGRATIONS = [
     """,
 ]
 
-UPDATE = "update"  # noted: whether the last run over the whole data came to its end
-UNFINISHED, FINISHED = "unfinished", "finished"
-
 _COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
 _AT_ONCE = 500  # SQLite takes at least 999 parameters
-
-
-@dataclass(frozen=True)
-class Item:
-    """One item. `content` is the hash of its picture or vectors; `path` counts from the data's root, if it is relative."""
-
-    name: str
-    path: str | None = None
-    text: str | None = None
-    labels: tuple[str, ...] = ()
-    content: bytes | None = None
-    size: int | None = None
-    mtime_ns: int | None = None
-    id: int = 0
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Self:
-        number, name, path, text, labels, content, size, mtime_ns = row
-        return cls(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number)
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """An item that cannot be indexed, and the state of its file when that was found."""
-
-    reason: str
-    size: int | None = None
-    mtime_ns: int | None = None
 
 
 class Catalogue:
@@ -187,7 +156,7 @@ class Catalogue:
         """All items, oldest first."""
         last = -1
         while rows := self._run(f"SELECT {_COLUMNS} FROM items WHERE id > ? ORDER BY id LIMIT 10000", (last,)):
-            yield from map(Item.from_row, rows)
+            yield from map(_item, rows)
             last = rows[-1][0]
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
@@ -197,13 +166,13 @@ class Catalogue:
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
             rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE id IN ({','.join('?' * len(part))})", part)
-            found.update((row[0], Item.from_row(row)) for row in rows)
+            found.update((row[0], _item(row)) for row in rows)
         return found
 
     def find(self, name: str) -> Item | None:
         """The item of this name."""
         rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE name = ?", (name,))
-        return Item.from_row(rows[0]) if rows else None
+        return _item(rows[0]) if rows else None
 
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
         """The oldest item of each of these contents, where there is one."""
@@ -213,7 +182,7 @@ class Catalogue:
             part = wanted[start : start + _AT_ONCE]
             marks = ",".join("?" * len(part))
             for row in self._run(f"SELECT {_COLUMNS} FROM items WHERE content IN ({marks}) ORDER BY id", part):
-                item = Item.from_row(row)
+                item = _item(row)
                 found.setdefault(item.content or b"", item)
         return found
 
@@ -244,7 +213,7 @@ class Catalogue:
 
     def remove(self, ids: Iterable[int]) -> None:
         """Remove items with their codes, fine vectors and words."""
-        modalities, fine = self.modalities(), self._names("fine")
+        modalities, fine = self.coded_modalities(), self._names("fine")
         for item in ids:
             self._run("DELETE FROM items WHERE id = ?", (item,))
             self._run("DELETE FROM words WHERE rowid = ?", (item,))
@@ -262,7 +231,7 @@ class Catalogue:
         else:
             self._run("INSERT OR REPLACE INTO codes VALUES (?, ?, ?)", (modality, item, code))
 
-    def modalities(self) -> list[str]:
+    def coded_modalities(self) -> list[str]:
         """The modalities in which some item has a code."""
         return self._names("codes")
 
@@ -279,13 +248,9 @@ class Catalogue:
         """How many items have a code in each modality."""
         return dict(self._run("SELECT modality, count(*) FROM codes GROUP BY modality"))
 
-    def codes_of(self, item: int, modalities: Iterable[str]) -> dict[str, bytes]:
-        """An item's packed codes, by modality."""
-        found = {}
-        for modality in modalities:
-            for (code,) in self._run("SELECT code FROM codes WHERE modality = ? AND id = ?", (modality, item)):
-                found[modality] = code
-        return found
+    def codes_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
+        """The packed codes of some items in a modality; items without one are left out."""
+        return self._by_id("SELECT id, code FROM codes WHERE modality = ? AND id IN", modality, ids)
 
     def codes(self, modality: str, width: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Ids (n,) and packed codes (n, width) of all items that have a code in a modality, oldest first."""
@@ -322,15 +287,19 @@ class Catalogue:
         return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
 
     def fine_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
-        """The fine vectors of some items in a modality; those that have none are left out."""
-        wanted = list(ids) if self.has_words else []
+        """The fine vectors of some items in a modality; items without one are left out."""
+        return (
+            self._by_id("SELECT id, vector FROM fine WHERE modality = ? AND id IN", modality, ids)
+            if self.has_words
+            else {}
+        )
+
+    def _by_id(self, command: str, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
+        wanted = [int(number) for number in ids]
         found: dict[int, bytes] = {}
         for start in range(0, len(wanted), _AT_ONCE):
-            part = wanted[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(part))
-            found.update(
-                self._run(f"SELECT id, vector FROM fine WHERE modality = ? AND id IN ({marks})", (modality, *part))
-            )
+            block = wanted[start : start + _AT_ONCE]
+            found.update(self._run(f"{command} ({','.join('?' * len(block))})", (modality, *block)))
         return found
 
     # -- words in texts and labels --------------------------------------------------------------------------------
@@ -429,6 +398,11 @@ class Catalogue:
             raise ModelError(
                 f"The index {folder} is damaged: {self.path.name}: {error}. {_again(self.path)}"
             ) from error
+
+
+def _item(row: Sequence[Any]) -> Item:
+    number, name, path, text, labels, content, size, mtime_ns = row
+    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number)
 
 
 def _index_words(text: str | None, labels: str) -> str:

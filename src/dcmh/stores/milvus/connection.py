@@ -1,4 +1,4 @@
-"""Talking to Milvus: one client, calls that are tried again, errors as sentences."""
+"""The connection to Milvus: one client, with retries, and with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcmh.errors import EngineError, MissingExtra
 from dcmh.stores.address import Address
-from dcmh.util.retry import ASKING, patiently
+from dcmh.util.retry import ASKING, retry
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -32,7 +32,7 @@ class Milvus:
             import pymilvus
         except ImportError as error:
             raise MissingExtra('Milvus needs pymilvus. Install: pip install "dcmh[milvus]"') from error
-        # It logs every failed attempt with a traceback; what is to be known of them is in the error that comes at the end.
+        # It logs every failed attempt with a traceback; the final error says it all.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         self._errors: tuple[type[Exception], ...] = (pymilvus.MilvusException, *_grpc_errors())
         self.address = address
@@ -46,16 +46,16 @@ class Milvus:
             client.close()
 
     def call(self, work: Callable[[Any, int], T], *, patience: float = ASKING) -> T:
-        """What `work(client, attempt)` returns. It must bear being called again: a call that failed may have arrived."""
+        """Return `work(client, attempt)`. It must be idempotent: a call that failed may have arrived."""
         patience = self.address.patience if self.address.patience is not None else patience
 
         def once(attempt: int) -> T:
             if attempt:
-                self.close()  # a client that lost its server can stay deaf
+                self.close()  # a disconnected client may not recover
             return work(self._connected(), attempt)
 
         try:
-            return patiently(once, patience, self._passes)
+            return retry(once, patience, self._is_transient)
         except self._errors as error:
             raise self._explained(error, patience) from None
 
@@ -77,8 +77,8 @@ class Milvus:
                 )
             return self._client
 
-    def _passes(self, error: Exception) -> bool:
-        """Whether an error may be gone in a moment: the server is away or not ready."""
+    def _is_transient(self, error: Exception) -> bool:
+        """Whether a retry may succeed: the server is unreachable or not ready."""
         if not isinstance(error, self._errors) or _is_refusal(error):
             return False
         said = str(error).lower()
@@ -93,7 +93,7 @@ class Milvus:
                 f"{where} refuses the user {who}: wrong name or password, or none. "
                 "Set MILVUS_USER and MILVUS_PASSWORD, or MILVUS_TOKEN."
             )
-        if self._passes(error):
+        if self._is_transient(error):
             return EngineError(
                 f"{where} does not answer (tried for {patience:.0f} s): {said}. Is the server running there?"
             )
@@ -101,7 +101,7 @@ class Milvus:
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether the server knows this user, or the password, not. What pymilvus says at first hides why."""
+    """Whether the server refused the user or password. The first error of pymilvus does not say so, its causes do."""
     for _ in range(10):  # pymilvus also raises an error from itself, so the chain may never end
         if error is None:
             break

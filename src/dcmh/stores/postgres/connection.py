@@ -1,4 +1,4 @@
-"""Talking to PostgreSQL: connections that are kept, work that is tried again, errors as sentences."""
+"""Connections to PostgreSQL: pooled, with retries, and with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcmh.errors import BusyError, EngineError, MissingExtra
 from dcmh.stores.address import Address
-from dcmh.util.retry import ASKING, patiently
+from dcmh.util.retry import ASKING, retry
 
 if TYPE_CHECKING:
     import psycopg
@@ -54,21 +54,21 @@ class Postgres:
         seconds: int = ANSWER_SECONDS,
         whole: bool = True,
     ) -> T:
-        """Run a task in one transaction. It must bear being run again: when a connection breaks, nobody knows whether
-        the transaction was committed.
+        """Run a task in one transaction. It must be idempotent: when a connection breaks, nobody knows whether the
+        transaction was committed.
 
         Parameters
         ----------
         patience
-            For how many seconds a server that is away is waited for, unless the address says.
+            For how many seconds to wait for an unreachable server, unless the address says.
         seconds
             How long one statement may take.
         whole
-            False for a single statement that only reads: it is spared the words around a transaction.
+            False for a single statement that only reads: it runs without BEGIN and COMMIT.
         """
         patience = self.address.patience if self.address.patience is not None else patience
         try:
-            return patiently(lambda _: self._once(task, seconds, whole), patience, self._passes)
+            return retry(lambda _: self._once(task, seconds, whole), patience, self._is_transient)
         except self._psycopg.Error as error:
             raise self._explained(error, patience) from None
 
@@ -112,7 +112,7 @@ class Postgres:
         return result
 
     def _keep(self, connection: psycopg.Connection[Any]) -> None:
-        """For the next one, if it is as it was when it was new."""
+        """Return a connection to the pool, unless it is in a transaction or the pool is full."""
         if connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE:
             with self._lock:
                 if len(self._idle) < KEPT:
@@ -120,8 +120,8 @@ class Postgres:
                     return
         connection.close()
 
-    def _passes(self, error: Exception) -> bool:
-        """Whether an error may be gone in a moment: the server is away, starting, or ending this connection."""
+    def _is_transient(self, error: Exception) -> bool:
+        """Whether a retry may succeed: the server is unreachable, starting, or closing this connection."""
         if not isinstance(error, self._psycopg.OperationalError):
             return False
         if error.sqlstate is None:  # from the connection itself; a server that answers and refuses says FATAL
@@ -142,7 +142,7 @@ class Postgres:
             return EngineError(f"{where} does not allow that: {_reason(said)}. Ask for the right, or use another user.")
         if state[:2] == "53":
             return EngineError(f"{where} is out of room: {_reason(said)}. Free space on the server, then go on.")
-        if self._passes(error):
+        if self._is_transient(error):
             return EngineError(
                 f"{where} does not answer (tried for {patience:.0f} s): {_reason(said)}. Is the server running there?"
             )
@@ -150,7 +150,7 @@ class Postgres:
 
 
 def _reason(said: str) -> str:
-    """The last part of what libpq says, which is the reason."""
+    """The last part of libpq's message, which is the reason."""
     for mark in ("FATAL: ", "failed: ", "ERROR: "):
         said = said.rpartition(mark)[2]
     return said.strip().rstrip(".").partition(" Is the server running")[0][:300]
@@ -158,7 +158,7 @@ def _reason(said: str) -> str:
 
 @contextlib.contextmanager
 def held(server: Postgres, name: str, what: str) -> Any:
-    """Within the block no other process has the lock of this name in the database."""
+    """Inside the block no other process holds the lock of this name in the database."""
     connection = server.work(lambda _: server.connect())
     end = time.monotonic() + MOMENT  # a process that just ended may hold it for a moment longer
     try:

@@ -1,4 +1,4 @@
-"""The catalogue on PostgreSQL: a schema for each collection, and one transaction for each change."""
+"""PostgresStore: an index in PostgreSQL, in a schema per collection, with one transaction per change."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import COMMON, Changes, FineRows, RemoteCatalogue
-from dcmh.stores.local.catalogue import Item, Skipped
+from dcmh.stores.base import COMMON, Item, Skipped
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
 from dcmh.stores.postgres.index import PostgresIndex
+from dcmh.stores.server import Changes, FineRows, ServerStore
 from dcmh.util.retry import LOADING
 from dcmh.util.text import index_words
 
@@ -34,12 +34,12 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS {schema}.skipped (name text PRIMARY KEY, reason text NOT NULL, size bigint, mtime_ns bigint)",
     "CREATE TABLE IF NOT EXISTS {schema}.model (name text, part int, data bytea NOT NULL, PRIMARY KEY (name, part))",
 )
-# Apart, as collections of format 1 lack them.
+# Separate, because collections of format 1 lack them.
 WORDS = (
     'ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS words text[] COLLATE "C"',
     "CREATE INDEX IF NOT EXISTS items_by_word ON {schema}.items USING gin (words)",
 )
-# Apart from the codes, whose table is scanned: it would be three times as large. A text can also have a fine vector but no code.
+# Not in the table of codes, which is scanned and would be three times as large. A text may have a fine vector but no code.
 FINE = "CREATE TABLE IF NOT EXISTS {schema}.{table} (id bigint PRIMARY KEY, vector bytea NOT NULL)"
 COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
 TYPES = ("int8", "text", "text", "text", "text", "bytea", "int8", "int8")
@@ -48,7 +48,9 @@ PIECE = 8 << 20  # bytes of a model in one row
 LONGEST_WORD = 500  # characters: an index entry holds 2,700 bytes
 
 
-class PostgresCatalogue(RemoteCatalogue):
+class PostgresStore(ServerStore):
+    """The items of a collection in PostgreSQL."""
+
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self.server = Postgres(address)
@@ -73,41 +75,41 @@ class PostgresCatalogue(RemoteCatalogue):
                 )
 
         def create(connection: psycopg.Connection[Any]) -> None:
-            connection.execute(self._said("CREATE SCHEMA IF NOT EXISTS {schema}"))
-            for table in (*TABLES, *WORDS):  # a DBA may have made some already, in parts or spread over machines
-                connection.execute(self._said(table))
+            connection.execute(self._statement("CREATE SCHEMA IF NOT EXISTS {schema}"))
+            for table in (*TABLES, *WORDS):  # a DBA may have created some, partitioned or distributed
+                connection.execute(self._statement(table))
             for modality in modalities if int(about["fine"]) else ():
-                connection.execute(self._said(FINE, f"fine_{modality}"))
+                connection.execute(self._statement(FINE, f"fine_{modality}"))
 
         self.server.work(create)
         for modality in modalities:
             PostgresIndex(self.server, bits, name=f"codes_{modality}")
-        said = {**about, "modalities": "\n".join(modalities)}
-        self.server.work(lambda connection: self._note(connection, said))
+        whole = {**about, "modalities": "\n".join(modalities)}
+        self.server.work(lambda connection: self._note(connection, whole))
 
     def migrate(self) -> None:
         add, index = WORDS
         self._run(add)
         items = self.items()
-        while part := [(words_of(item), item.id) for item in itertools.islice(items, PAGE)]:
-            self.server.work(partial(self._set_words, part), patience=LOADING)
+        while page := [(words_of(item), item.id) for item in itertools.islice(items, PAGE)]:
+            self.server.work(partial(self._set_words, page), patience=LOADING)
         self._run(index, patience=LOADING, seconds=BUILD_SECONDS)
 
-    def _set_words(self, part: list[tuple[list[str], int]], connection: psycopg.Connection[Any]) -> None:
+    def _set_words(self, page: list[tuple[list[str], int]], connection: psycopg.Connection[Any]) -> None:
         with connection.cursor() as cursor:
-            cursor.executemany(self._said("UPDATE {schema}.items SET words = %s WHERE id = %s"), part)
+            cursor.executemany(self._statement("UPDATE {schema}.items SET words = %s WHERE id = %s"), page)
 
     def drop(self) -> None:
         self._indexes.clear()
-        self.server.work(lambda connection: connection.execute(self._said("DROP SCHEMA {schema} CASCADE")))
+        self.server.work(lambda connection: connection.execute(self._statement("DROP SCHEMA {schema} CASCADE")))
 
     def sweep(self) -> None:
-        """Nothing to do: a transaction leaves nothing behind."""
+        """Nothing to do: an aborted transaction leaves nothing behind."""
 
-    def settle(self) -> dict[str, str]:
+    def optimise(self) -> dict[str, str]:
         measured = {}
         for modality in self.modalities():
-            index = self._index(modality)
+            index = self.index(modality)
             index.optimise()
             if self.address.approximate and len(index):
                 index.approximate()
@@ -117,10 +119,10 @@ class PostgresCatalogue(RemoteCatalogue):
 
     def read_about(self) -> dict[str, str]:
         def read(connection: psycopg.Connection[Any]) -> dict[str, str]:
-            there = connection.execute("SELECT to_regclass(%s)", (f"dcmh_{self.address.collection}.about",)).fetchone()
-            if not there or there[0] is None:
+            row = connection.execute("SELECT to_regclass(%s)", (f"dcmh_{self.address.collection}.about",)).fetchone()
+            if not row or row[0] is None:
                 return {}
-            return dict(connection.execute(self._said("SELECT key, value FROM {schema}.about")).fetchall())
+            return dict(connection.execute(self._statement("SELECT key, value FROM {schema}.about")).fetchall())
 
         return self.server.work(read)
 
@@ -128,26 +130,26 @@ class PostgresCatalogue(RemoteCatalogue):
 
     def apply(self, changes: Changes) -> None:
         modalities = self.all_modalities(changes)
-        indexes = {modality: self._index(modality, create=True) for modality in modalities}
-        rows = self.rows_of(changes, modalities)
+        indexes = {modality: self.index(modality, create=True) for modality in modalities}
+        rows = self.code_rows(changes, modalities)
         stale = [number for number in changes.items if number < self._known_before] + sorted(changes.removed)
 
         def apply(connection: psycopg.Connection[Any]) -> None:
-            found = connection.execute(
-                self._said("SELECT value FROM {schema}.about WHERE key = 'generation'")
+            row = connection.execute(
+                self._statement("SELECT value FROM {schema}.about WHERE key = 'generation'")
             ).fetchone()
-            if found and found[0] == changes.about["generation"]:
+            if row and row[0] == changes.about["generation"]:
                 return  # the connection broke after this was committed
             self._delete(connection, "items", stale)
             self._copy_items(connection, list(changes.items.values()))
             for modality in modalities if self.dimensions and "modalities" in changes.about else ():
-                connection.execute(self._said(FINE, f"fine_{modality}"))
+                connection.execute(self._statement(FINE, f"fine_{modality}"))
             for modality, index in indexes.items():
-                part = rows[modality]
-                written = part.ids[part.ids < self._known_before]
-                self._delete(connection, f"codes_{modality}", np.union1d(written, part.gone).tolist())
-                if len(part.ids):
-                    index.copy(connection, part.ids, part.packed, part.alone)
+                coded = rows[modality]
+                rewritten = coded.ids[coded.ids < self._known_before]
+                self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.gone).tolist())
+                if len(coded.ids):
+                    index.copy(connection, coded.ids, coded.packed, coded.alone)
                 if self.dimensions:
                     self._write_fine(connection, modality, self.fine_rows(changes, modality))
             self._write_skipped(connection, changes.skipped)
@@ -158,19 +160,19 @@ class PostgresCatalogue(RemoteCatalogue):
     def _copy_items(self, connection: psycopg.Connection[Any], items: list[Item]) -> None:
         if not items:
             return
-        statement = self._said(f"COPY {{schema}}.items ({COLUMNS}, words) FROM STDIN (FORMAT binary)")
+        statement = self._statement(f"COPY {{schema}}.items ({COLUMNS}, words) FROM STDIN (FORMAT binary)")
         with connection.cursor().copy(statement) as copy:
             copy.set_types((*TYPES, "text[]"))
             for item in items:
                 labels = json.dumps(item.labels, ensure_ascii=False)
-                told = (item.id, item.name, item.path, item.text, labels, item.content, item.size, item.mtime_ns)
-                copy.write_row((*told, words_of(item)))
+                row = (item.id, item.name, item.path, item.text, labels, item.content, item.size, item.mtime_ns)
+                copy.write_row((*row, words_of(item)))
 
     def _write_fine(self, connection: psycopg.Connection[Any], modality: str, rows: FineRows) -> None:
         table = f"fine_{modality}"
         self._delete(connection, table, [number for number in rows.vectors if number < self._known_before] + rows.gone)
         with connection.cursor().copy(
-            self._said("COPY {schema}.{table} (id, vector) FROM STDIN (FORMAT binary)", table)
+            self._statement("COPY {schema}.{table} (id, vector) FROM STDIN (FORMAT binary)", table)
         ) as copy:
             copy.set_types(("int8", "bytea"))
             for row in rows.vectors.items():
@@ -178,18 +180,18 @@ class PostgresCatalogue(RemoteCatalogue):
 
     def _delete(self, connection: psycopg.Connection[Any], table: str, ids: list[int]) -> None:
         if ids:
-            connection.execute(self._said("DELETE FROM {schema}.{table} WHERE id = ANY(%s)", table), (ids,))
+            connection.execute(self._statement("DELETE FROM {schema}.{table} WHERE id = ANY(%s)", table), (ids,))
 
     def _write_skipped(self, connection: psycopg.Connection[Any], skipped: Mapping[str, Skipped | None]) -> None:
         if not skipped:
             return
-        connection.execute(self._said("DELETE FROM {schema}.skipped WHERE name = ANY(%s)"), (list(skipped),))
-        told = [(name, why.reason, why.size, why.mtime_ns) for name, why in skipped.items() if why is not None]
+        connection.execute(self._statement("DELETE FROM {schema}.skipped WHERE name = ANY(%s)"), (list(skipped),))
+        rows = [(name, why.reason, why.size, why.mtime_ns) for name, why in skipped.items() if why is not None]
         with connection.cursor() as cursor:
-            cursor.executemany(self._said("INSERT INTO {schema}.skipped VALUES (%s, %s, %s, %s)"), told)
+            cursor.executemany(self._statement("INSERT INTO {schema}.skipped VALUES (%s, %s, %s, %s)"), rows)
 
     def _note(self, connection: psycopg.Connection[Any], about: Mapping[str, str]) -> None:
-        statement = self._said(
+        statement = self._statement(
             "INSERT INTO {schema}.about VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
         )
         with connection.cursor() as cursor:
@@ -197,12 +199,12 @@ class PostgresCatalogue(RemoteCatalogue):
 
     def keep_model(self, files: Mapping[str, bytes]) -> None:
         def keep(connection: psycopg.Connection[Any]) -> None:
-            connection.execute(self._said("DELETE FROM {schema}.model"))
+            connection.execute(self._statement("DELETE FROM {schema}.model"))
             for name, data in files.items():
                 for part, start in enumerate(range(0, max(1, len(data)), PIECE)):
                     piece = data[start : start + PIECE]
                     connection.execute(
-                        self._said("INSERT INTO {schema}.model VALUES (%s, %s, %s)"), (name, part, piece)
+                        self._statement("INSERT INTO {schema}.model VALUES (%s, %s, %s)"), (name, part, piece)
                     )
 
         self.server.work(keep, patience=LOADING)
@@ -239,7 +241,7 @@ class PostgresCatalogue(RemoteCatalogue):
         ]
 
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
-        return self._index(modality).codes_there(ids)
+        return self.index(modality).codes_there(ids)
 
     def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
         """Joined by the server: row by row takes several times longer."""
@@ -260,22 +262,24 @@ class PostgresCatalogue(RemoteCatalogue):
     def word_counts(self, words: Iterable[str]) -> dict[str, int]:
         """Each word on its own: the planner knows common words, and scans for them until there are enough."""
         wanted = list(words)
-        if not wanted or not self._knows_words():
+        if not wanted or not self.has_words:
             return {}
-        one = "(SELECT count(*) FROM (SELECT FROM {schema}.items WHERE words @> %s::text[] LIMIT %s) held)"
+        count = "(SELECT count(*) FROM (SELECT FROM {schema}.items WHERE words @> %s::text[] LIMIT %s) held)"
         values = [value for word in wanted for value in ([_entry(word)], COMMON)]
-        ((counts,),) = self._run(f"SELECT ARRAY[{', '.join([one] * len(wanted))}]", values)
+        ((counts,),) = self._run(f"SELECT ARRAY[{', '.join([count] * len(wanted))}]", values)
         return dict(zip(wanted, counts, strict=True))
 
     def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
-        if not self._knows_words():
+        if not self.has_words:
             return np.empty(0, np.int64)
         test, values = ("", []) if among is None else (" AND id = ANY(%s)", [[int(number) for number in among]])
         statement = f"SELECT id FROM {{schema}}.items WHERE words @> %s::text[]{test} ORDER BY id"
         rows = self._run(statement, ([_entry(word)], *values))
         return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
-    def _knows_words(self) -> bool:
+    @property
+    def has_words(self) -> bool:
+        """A collection of format 1 has no words until somebody writes to it."""
         self._has_words = self._has_words or int(self.about("format") or 0) >= 2
         return self._has_words
 
@@ -283,18 +287,15 @@ class PostgresCatalogue(RemoteCatalogue):
         rows = self._run("SELECT name, reason, size, mtime_ns FROM {schema}.skipped ORDER BY name")
         return {name: Skipped(reason, size, mtime_ns) for name, reason, size, mtime_ns in rows}
 
-    def index(self, modality: str) -> PostgresIndex:
-        return self._index(modality)
-
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _index(self, modality: str, *, create: bool = False) -> PostgresIndex:
+    def index(self, modality: str, *, create: bool = False) -> PostgresIndex:
         if modality not in self._indexes:
             made = PostgresIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
             self._indexes[modality] = made
         return self._indexes[modality]
 
-    def _said(self, text: str, table: str | None = None) -> Any:
+    def _statement(self, text: str, table: str | None = None) -> Any:
         from psycopg.sql import SQL, Identifier
 
         parts = {"schema": Identifier(f"dcmh_{self.address.collection}")}
@@ -303,7 +304,7 @@ class PostgresCatalogue(RemoteCatalogue):
         return SQL(text).format(**parts)
 
     def _run(self, text: str, values: Sequence[Any] = (), *, table: str | None = None, **options: Any) -> list[Any]:
-        statement = self._said(text, table)
+        statement = self._statement(text, table)
 
         def run(connection: psycopg.Connection[Any]) -> list[Any]:
             cursor = connection.execute(statement, values, binary=True)
@@ -324,5 +325,5 @@ def words_of(item: Item) -> list[str]:
 
 
 def _entry(word: str) -> str:
-    """A word; a hash in place of one that is too long for an index."""
+    """A word, or its hash if it is too long for an index."""
     return word if len(word) <= LONGEST_WORD else hashlib.blake2b(word.encode()).hexdigest()

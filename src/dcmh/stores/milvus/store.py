@@ -1,11 +1,11 @@
-"""The catalogue on Milvus: a collection of items, and one of codes for each modality.
+"""MilvusStore: an index in Milvus, a collection of items and one of codes per modality.
 
-Milvus knows no transactions, so codes are written first, then items, then what is noted about the whole, which counts
-as the end of a change. Whatever has an id that was not yet given by then is swept away by the next writer.
+Milvus has no transactions. So codes are written first, then items, then the properties of the whole, which complete a
+change. Rows whose id was not assigned by then are removed by the next writer.
 
-Fine vectors lie in a collection of their own for each modality. Milvus has no index of words, so words do not count.
+Fine vectors are in a collection of their own per modality. Milvus has no index of words, so words do not count.
 
-The collection of items also holds, under negative ids, what is noted (-1) and what was skipped (a hash of its name).
+The collection of items also holds, under negative ids, the properties (-1) and what was skipped (a hash of its name).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import Changes, RemoteCatalogue
-from dcmh.stores.local.catalogue import Item, Skipped
+from dcmh.stores.base import Item, Skipped
 from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.index import MilvusIndex
+from dcmh.stores.server import Changes, ServerStore
 from dcmh.util.retry import LOADING
 
 ABOUT = -1
@@ -40,7 +40,11 @@ LEASE_SECONDS = 120.0
 FIELDS = ["id", "name", "content", "record"]
 
 
-class MilvusCatalogue(RemoteCatalogue):
+class MilvusStore(ServerStore):
+    """The items of a collection in Milvus."""
+
+    has_words = False
+
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self.server = Milvus(address)
@@ -48,7 +52,7 @@ class MilvusCatalogue(RemoteCatalogue):
         self._indexes: dict[str, MilvusIndex] = {}
         self._fine: dict[str, FineCollection] = {}
         self._lease = ""
-        self._noted: dict[str, str] | None = None  # what is noted, while this process is the only writer
+        self._noted: dict[str, str] | None = None  # the properties, while this process is the only writer
         self._loaded = False
 
     def close(self) -> None:
@@ -58,8 +62,8 @@ class MilvusCatalogue(RemoteCatalogue):
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[None]:
-        """A lease, noted beside the rest and renewed with every change. It ends after two minutes without any, or at
-        once if its holder was a process of this machine that is gone."""
+        """A lease in the properties, renewed with every change. It expires after two minutes without one, or at once if
+        its holder was a process of this machine that no longer runs."""
         about = self.read_about()
         holder = about.get("writer", "")
         if holder and not _is_over(holder):
@@ -71,7 +75,7 @@ class MilvusCatalogue(RemoteCatalogue):
             yield
         finally:
             self._lease = ""
-            with contextlib.suppress(Exception):  # it ends by itself
+            with contextlib.suppress(Exception):  # it expires by itself
                 if self._noted:
                     self._note({})
             self._noted = None
@@ -85,7 +89,7 @@ class MilvusCatalogue(RemoteCatalogue):
             if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
                 make_collection(client, self._collection, 8, _item_fields)
 
-        # Milvus takes seconds to have a collection ready, and can do several at once.
+        # Milvus takes seconds to create a collection, and can create several at once.
         with ThreadPoolExecutor(1 + 2 * len(modalities), "dcmh-milvus") as pool:
             made: list[Future[Any]] = []
             for modality in modalities:
@@ -98,7 +102,7 @@ class MilvusCatalogue(RemoteCatalogue):
         self._note({**about, "modalities": "\n".join(modalities)})
 
     def migrate(self) -> None:
-        """Nothing to do: there are no words, and no fine vectors before the collection is made anew."""
+        """Nothing to do: there are no words, and no fine vectors until the collection is rebuilt."""
 
     def drop(self) -> None:
         self._indexes.clear()
@@ -118,16 +122,16 @@ class MilvusCatalogue(RemoteCatalogue):
     def sweep(self) -> None:
         first = int(self.about("next_id") or 1)
         for modality in self.modalities():
-            self._index(modality).remove_from(first)
+            self.index(modality).remove_from(first)
             if self.dimensions:
                 self._vectors(modality).remove_from(first)
         while rows := self._query(f"id >= {first}", ["id"], limit=AT_ONCE):
             self._delete([row["id"] for row in rows])
 
-    def settle(self) -> dict[str, str]:
+    def optimise(self) -> dict[str, str]:
         measured = {}
         for modality in self.modalities():
-            index = self._index(modality)
+            index = self.index(modality)
             count = len(index)
             if self.address.approximate and count:
                 index.approximate()
@@ -148,23 +152,21 @@ class MilvusCatalogue(RemoteCatalogue):
 
     def apply(self, changes: Changes) -> None:
         modalities = self.all_modalities(changes)
-        indexes = {modality: self._index(modality, create=True) for modality in modalities}
-        told = [
-            _row_of(item) for item in changes.items.values()
-        ]  # refuses what is too long, before anything is written
-        rows = self.rows_of(changes, modalities)
+        indexes = {modality: self.index(modality, create=True) for modality in modalities}
+        items = [_row_of(item) for item in changes.items.values()]  # first, as it refuses what is too long
+        rows = self.code_rows(changes, modalities)
         for modality, index in indexes.items():
-            part = rows[modality]
-            index.remove(part.gone, missing_ok=True)
-            index.put(part.ids, part.packed, part.alone)
+            coded = rows[modality]
+            index.remove(coded.gone, missing_ok=True)
+            index.put(coded.ids, coded.packed, coded.alone)
             if self.dimensions:
                 fine = self.fine_rows(changes, modality)
                 self._vectors(modality, create=True).delete(np.array(fine.gone, np.int64))
                 self._vectors(modality).put(fine.vectors)
         self._delete(sorted(changes.removed))
         self._delete([_skip_id(name) for name, why in changes.skipped.items() if why is None])
-        told += [_row_of_skipped(name, why) for name, why in changes.skipped.items() if why is not None]
-        self._upsert(told)
+        items += [_row_of_skipped(name, why) for name, why in changes.skipped.items() if why is not None]
+        self._upsert(items)
         self._note(changes.about)
 
     def _note(self, about: Mapping[str, str]) -> None:
@@ -181,9 +183,10 @@ class MilvusCatalogue(RemoteCatalogue):
         for start in range(0, len(ids), BATCH):
             self._send("delete", filter=f"id in {ids[start : start + BATCH]}")
 
-    def _send(self, what: str, **said: Any) -> None:
+    def _send(self, method: str, **arguments: Any) -> None:
         self.server.call(
-            lambda client, _: getattr(client, what)(self._collection, timeout=ANSWER_SECONDS, **said), patience=LOADING
+            lambda client, _: getattr(client, method)(self._collection, timeout=ANSWER_SECONDS, **arguments),
+            patience=LOADING,
         )
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -199,7 +202,7 @@ class MilvusCatalogue(RemoteCatalogue):
             last = rows[-1]["id"]
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
-        """Read as searches are: with the consistency of the address."""
+        """Read with the consistency of searches."""
         wanted = sorted({int(number) for number in ids})
         found = {}
         for start in range(0, len(wanted), BATCH):
@@ -210,29 +213,38 @@ class MilvusCatalogue(RemoteCatalogue):
     def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
         if not values:
             return []
-        said = [value.hex() if isinstance(value, bytes) else _named(value) for value in values]
-        found = [_item(row) for row in self._query(f"id > 0 and {column} in {json.dumps(said)}", FIELDS)]
+        keys = [value.hex() if isinstance(value, bytes) else _named(value) for value in values]
+        items = [_item(row) for row in self._query(f"id > 0 and {column} in {json.dumps(keys)}", FIELDS)]
         wanted = set(values)
-        return [item for item in found if (item.name if column == "name" else item.content) in wanted]
+        return [item for item in items if (item.name if column == "name" else item.content) in wanted]
 
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
-        return self._index(modality).codes_there(ids, level="Strong")
+        return self.index(modality).codes_there(ids, level="Strong")
 
     def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
         return self._vectors(modality).all_below(int(self.about("next_id") or 0))
 
     def vectors_of(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
-        """Read as searches are; strongly by whoever writes."""
+        """Read with the consistency of searches; a writer reads with strong consistency."""
         return self._vectors(modality).some(ids, "Strong" if self._lease else self._level)
 
     def vector_count(self, modality: str) -> int:
         return self._vectors(modality).count()
 
     def word_counts(self, words: Iterable[str]) -> dict[str, int]:
+        """Nothing: Milvus has no index of words."""
         return {}
 
     def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+        """Nothing: Milvus has no index of words."""
         return np.empty(0, np.int64)
+
+    def keep_model(self, files: Mapping[str, bytes]) -> None:
+        """Nothing: models are too large for Milvus, so each machine needs its copy."""
+
+    def kept_model(self) -> None:
+        """Models are not kept in Milvus."""
+        return
 
     def skipped(self) -> dict[str, Skipped]:
         found, last = {}, ABOUT
@@ -245,9 +257,6 @@ class MilvusCatalogue(RemoteCatalogue):
                 break
             last = rows[-1]["id"]
         return dict(sorted(found.items()))
-
-    def index(self, modality: str) -> MilvusIndex:
-        return self._index(modality)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -263,14 +272,14 @@ class MilvusCatalogue(RemoteCatalogue):
             self._fine[modality] = found
         return self._fine[modality]
 
-    def _index(self, modality: str, *, create: bool = False) -> MilvusIndex:
+    def index(self, modality: str, *, create: bool = False) -> MilvusIndex:
         if modality not in self._indexes:
             made = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
             self._indexes[modality] = made
         return self._indexes[modality]
 
     def _ready(self) -> bool:
-        """Whether the collection is there; loaded, if so."""
+        """Whether the collection exists; it is loaded if so."""
 
         def ready(client: Any, _: int) -> bool:
             if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
@@ -347,7 +356,7 @@ def _item(row: Mapping[str, Any]) -> Item:
 
 
 def _named(name: str) -> str:
-    """A name as it is looked up: Milvus' strings are limited, so only the beginning."""
+    """The part of a name that is looked up: the length of Milvus' strings is limited."""
     return name[:NAME]
 
 
@@ -357,7 +366,7 @@ def _skip_id(name: str) -> int:
 
 
 def _is_over(holder: str) -> bool:
-    """Whether a lease has ended."""
+    """Whether a lease has expired."""
     when, host, process = [*holder.split(" "), "", "", ""][:3]
     if not when.isdigit() or time.time() - int(when) > LEASE_SECONDS:
         return True

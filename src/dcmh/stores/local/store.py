@@ -1,0 +1,202 @@
+"""LocalStore: an index folder. SQLite holds the items; codes and fine vectors are searched in memory-mapped files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh import codes
+from dcmh.data.dataset import JOINT
+from dcmh.errors import BusyError, ModelError
+from dcmh.index import HammingIndex
+from dcmh.index.fine import FineIndex
+from dcmh.methods.folder import read_record
+from dcmh.stores.base import Ids, Snapshot, check_model, closed_on_error
+from dcmh.stores.local import layout
+from dcmh.stores.local.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from dcmh.methods.base import Hasher
+
+
+class LocalStore(Catalogue):
+    """The store in a folder. The catalogue is the source of truth; codes/ is derived from it and rebuilt when stale."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / layout.CATALOGUE)
+        self.folder = folder
+        self.where = folder
+        self.model = folder / layout.MODEL
+        self.record = read_record(self.model)
+        self.bits = int(self.record["bits"])
+        self._modalities = (JOINT,) if self.about("codes") == JOINT else tuple(self.record["modalities"])
+        self._file = layout.identity(folder)
+        self.snapshot: Snapshot[HammingIndex, FineIndex] = Snapshot({}, {}, 0, -1)
+
+    @classmethod
+    def open(cls, folder: Path, model: Path | None = None) -> Self:
+        """Open an index folder; another model than it was built with is refused."""
+        built_with = layout.read_header(folder)["fingerprint"]
+        for given in (folder / layout.MODEL,) if model is None else (model, folder / layout.MODEL):
+            check_model(folder, built_with, str(read_record(given)["fingerprint"]))
+        with closed_on_error(cls(folder)) as store:
+            store.read()
+            if not store._is_saved():  # the writer was killed, or has not saved yet
+                # If another process writes the folder, or it is read-only, codes are rebuilt at the next opening too.
+                with contextlib.suppress(BusyError, ModelError, OSError), layout.writer(folder):
+                    store.settle()
+        return store
+
+    @classmethod
+    @contextlib.contextmanager
+    def building(
+        cls, folder: Path, model: Hasher | Path, *, rebuild: bool, report: str | None, codes: str | None
+    ) -> Iterator[Self]:
+        """Inside the block: the store of a folder, created where there is none, with this process as its only writer."""
+        layout.check_target(folder)
+        with layout.writer(folder):
+            layout.begin(folder, model, rebuild=rebuild, report=report, codes=codes)
+            with closed_on_error(cls(folder)) as store:
+                yield store
+
+    @property
+    def root(self) -> Path | None:
+        """The data's folder: the first recorded place that exists, or else where it was."""
+        noted = self.noted_roots()
+        return next((root for root in noted if root.is_dir()), noted[-1] if noted else None)
+
+    def modalities(self) -> Sequence[str]:
+        """The modalities in which an item can have a code."""
+        return self._modalities
+
+    def recall(self) -> None:
+        """Searches in a folder are exact."""
+        return
+
+    def replaced(self) -> bool:
+        """Whether the folder holds another complete index by now."""
+        if layout.identity(self.folder) in (None, self._file) or not layout.is_index(self.folder):
+            return False
+        with contextlib.closing(Catalogue(self.folder / layout.CATALOGUE)) as other:
+            return bool(layout.read_header(self.folder)["generation"] == other.generation)
+
+    def writer(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the block no other process writes the folder."""
+        return layout.writer(self.folder)
+
+    def noted_roots(self) -> list[Path]:
+        """Where the data may be: beside the index as it was, then where it was."""
+        return layout.noted_roots(self.folder, self)
+
+    def remember_root(self, root: Path | None) -> None:
+        """Record the folder of the data."""
+        layout.remember_root(self.folder, self, root)
+
+    # -- codes and fine vectors -------------------------------------------------------------------------------------
+
+    def read(self, changed: Iterable[int] | None = None) -> None:
+        """Take a new snapshot: map the files if they are current, or read the catalogue."""
+        if changed is not None:
+            self._read_changed(sorted(set(changed)))
+            return
+        generation = self.generation
+        header = layout.read_header(self.folder)
+        if header["generation"] == generation:
+            with contextlib.suppress(ModelError):  # damaged: the catalogue has it all
+                indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
+                fine = {
+                    name: FineIndex.load(self.folder / layout.CODES / name, generation)
+                    for name in header.get("fine", ())
+                }
+                self.snapshot = Snapshot(indexes, fine, int(header["items"]), generation)
+                return
+        coded = self.coded_modalities()
+        indexes = {name: self._from_catalogue(name) for name in self._modalities if name in coded}
+        fine = {name: FineIndex.of(*self.fine(name)) for name in indexes}
+        self._publish(indexes, fine, generation)
+
+    def _read_changed(self, ids: list[int]) -> None:
+        """Bring some items up to date. Searches that are running keep the indexes they started with, or lose gone items."""
+        indexes, fine = dict(self.snapshot.indexes), dict(self.snapshot.fine)
+        every = np.array(ids, np.int64)
+        for modality in self._modalities:
+            vectors = _stacked(self.fine_of(modality, ids))
+            if modality in fine:
+                fine[modality] = fine[modality].without(every)
+            if len(vectors[0]):
+                empty = FineIndex.of(vectors[0][:0], vectors[1][:0])
+                fine[modality] = fine.get(modality, empty).with_items(*vectors)
+        # Fine vectors first: an item without a code is left out of the hits, one without a fine vector is ranked last.
+        self.snapshot = Snapshot(self.snapshot.indexes, fine, self.snapshot.items, self.snapshot.generation)
+        for modality in self._modalities:
+            index = indexes.setdefault(modality, HammingIndex(self.bits))
+            before, now = index.codes_there(ids), self.codes_of(modality, ids)
+            new = sorted(number for number in now if number not in before)
+            changed = any(now.get(number, code) != code for number, code in before.items())
+            if changed or (new and len(index) and new[0] < index.ids.max()):
+                indexes[modality] = self._from_catalogue(modality)  # rows are in the order of ids
+                continue
+            if gone := [number for number in before if number not in now]:
+                index.remove(gone)
+            if new:
+                index.add(new, np.stack([np.frombuffer(now[number], np.uint8) for number in new]))
+        self._publish(indexes, fine, self.generation)
+
+    def _publish(self, indexes: dict[str, HammingIndex], fine: dict[str, FineIndex], generation: int) -> None:
+        self.snapshot = Snapshot(
+            {name: index for name, index in indexes.items() if len(index)},
+            {name: index for name, index in fine.items() if len(index)},
+            len(self),
+            generation,
+        )
+
+    def settle(self, skipped: Sequence[tuple[str, str]] | None = None) -> None:
+        """Write codes and fine vectors to be mapped, then index.json, which says of which generation they are."""
+        if skipped is not None:
+            layout.write_skipped(self.folder, skipped)
+        if self.generation != self.snapshot.generation:
+            self.read()
+        if self._is_saved():
+            return
+        now = self.snapshot
+        for name, index in now.indexes.items():
+            index.save(self.folder / layout.CODES / name)
+        for name, vectors in now.fine.items():
+            vectors.save(self.folder / layout.CODES / name, now.generation)
+        layout.write_header(
+            self.folder,
+            bits=self.bits,
+            generation=now.generation,
+            items=now.items,
+            codes={name: len(index) for name, index in now.indexes.items()},
+            fine=sorted(now.fine),
+            fingerprint=self.record["fingerprint"],
+            method=self.record["method"],
+            root=self.about("root"),
+        )
+
+    def _is_saved(self) -> bool:
+        return bool(layout.read_header(self.folder)["generation"] == self.snapshot.generation)
+
+    def _mapped(self, modality: str, count: int) -> HammingIndex:
+        index = HammingIndex.load(self.folder / layout.CODES / modality)
+        if len(index) != count or index.bits != self.bits:
+            raise ModelError(f"The codes of {self.folder} are out of date.")
+        return index
+
+    def _from_catalogue(self, modality: str) -> HammingIndex:
+        index = HammingIndex(self.bits)
+        index.add(*self.codes(modality, codes.bytes_of(self.bits)))
+        return index
+
+
+def _stacked(vectors: dict[int, bytes]) -> tuple[Ids, NDArray[np.int8]]:
+    """Ids, ascending, and vectors (n, dimensions)."""
+    ids = np.array(sorted(vectors), np.int64)
+    joined = b"".join(vectors[number] for number in ids.tolist())
+    return ids, np.frombuffer(joined, np.int8).reshape(len(ids), -1 if len(ids) else 0)
