@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dcmh.errors import BusyError, ModelError
-from dcmh.stores.local import catalogue as module
 from dcmh.stores.base import Item, Skipped
+from dcmh.stores.local import catalogue as module
 from dcmh.stores.local.catalogue import Catalogue
 
 SEA = Item("sea.jpg", "a/sea.jpg", "the sea, ünïcode", ("water", "blue"), b"0" * 16, 120, 17)

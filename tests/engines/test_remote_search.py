@@ -173,10 +173,9 @@ class Killed(BaseException):
 
 def test_a_writer_that_dies_leaves_nothing_half_done(address, models, photos, folder_index, monkeypatch):
     """It dies when all of a change was sent but its end; the next writer sweeps up, and every item gets its id."""
+    from dcmh.search import update
     from dcmh.stores.milvus.store import MilvusStore
     from dcmh.stores.postgres.store import PostgresStore
-
-    from dcmh.search import update
 
     kind = MilvusStore if "milvus" in address else PostgresStore
     note = kind._note

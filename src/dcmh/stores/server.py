@@ -13,7 +13,7 @@ import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,6 +28,7 @@ from dcmh.methods.folder import read_record
 from dcmh.stores import models
 from dcmh.stores.address import Address
 from dcmh.stores.base import UNFINISHED, UPDATE, Item, Skipped, Snapshot, check_model, closed_on_error
+from dcmh.stores.changes import Changes, CodeRows
 from dcmh.stores.codes import CodeIndex, CountedIndex
 from dcmh.stores.fine import FetchedVectors
 from dcmh.util.cache import home
@@ -36,36 +37,6 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 FORMAT = 2  # 1: without fine vectors and words
-
-
-@dataclass
-class Changes:
-    """The changes of one `writing()` block."""
-
-    items: dict[int, Item] = field(default_factory=dict)
-    removed: set[int] = field(default_factory=set)
-    codes: dict[int, dict[str, bytes | None]] = field(default_factory=dict)  # id to modality to code
-    fine: dict[int, dict[str, bytes | None]] = field(default_factory=dict)  # id to modality to vector
-    about: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, Skipped | None] = field(default_factory=dict)  # None: no longer skipped
-
-
-@dataclass
-class CodeRows:
-    """The rows of one modality that a change writes, complete, and the ids that it deletes."""
-
-    ids: NDArray[np.int64]
-    packed: NDArray[np.uint8]
-    alone: NDArray[np.bool_]  # the item has no code in another modality
-    gone: NDArray[np.int64]
-
-
-@dataclass
-class FineRows:
-    """The fine vectors of one modality that a change writes, by id, and the ids that it deletes."""
-
-    vectors: dict[int, bytes]
-    gone: list[int]
 
 
 class ServerStore(ABC):
@@ -85,7 +56,6 @@ class ServerStore(ABC):
         self.snapshot: Snapshot[CountedIndex, FetchedVectors] = Snapshot({}, {}, 0, -1)
         self._changes: Changes | None = None
         self._next = 0  # the next id, while writing
-        self._known_before = 0  # ids from here on are new in this `writing()`
         self._modalities: list[str] = []
         self._bits = 0
         self._dimensions: int | None = None
@@ -283,8 +253,9 @@ class ServerStore(ABC):
         about = self.read_about()
         if int(about["format"]) < FORMAT:
             self.migrate()
-        self._next = self._known_before = int(about["next_id"])
-        self._changes = Changes(about={"generation": str(int(about["generation"]) + 1), "format": str(FORMAT)})
+        self._next = int(about["next_id"])
+        noted = {"generation": str(int(about["generation"]) + 1), "format": str(FORMAT)}
+        self._changes = Changes(self._next, noted)
         try:
             yield
             changes, changes.about["next_id"] = self._changes, str(self._next)
@@ -315,10 +286,7 @@ class ServerStore(ABC):
     def remove(self, ids: Iterable[int]) -> None:
         """Remove items with their codes, fine vectors and words."""
         for item in ids:
-            self._open_changes.removed.add(item)
-            self._open_changes.items.pop(item, None)
-            self._open_changes.codes.pop(item, None)
-            self._open_changes.fine.pop(item, None)
+            self._open_changes.remove(item)
 
     def skip(self, name: str, why: Skipped) -> None:
         """Record an item that cannot be indexed."""
@@ -337,44 +305,17 @@ class ServerStore(ABC):
     def all_modalities(self, changes: Changes) -> list[str]:
         """The collection's modalities and those that a change adds, which are recorded with it."""
         known = self.modalities()
-        written = (*changes.codes.values(), *changes.fine.values())
-        new = sorted({name for values in written for name, value in values.items() if value is not None})
-        fresh = [name for name in new if name not in known]
+        fresh = sorted(changes.modalities().difference(known))
         if fresh:
             changes.about["modalities"] = "\n".join([*known, *fresh])
             self._modalities = []
         return [*known, *fresh]
 
     def code_rows(self, changes: Changes, modalities: Sequence[str]) -> dict[str, CodeRows]:
-        """The complete rows of codes that a change writes: whether an item is alone depends on its other codes."""
-        width = bytes_of(self.bits)
-        known = {number for number in changes.codes if number < self._known_before}
-        whole: dict[int, dict[str, bytes | None]] = {number: {} for number in changes.codes}
-        for modality in self.modalities() if known else ():
-            for number, code in self.codes_of(modality, sorted(known)).items():
-                whole[number][modality] = code
-        for number, codes in changes.codes.items():
-            whole[number].update(codes)
-        rows = {}
-        for modality in modalities:
-            ids = [number for number in sorted(whole) if whole[number].get(modality) is not None]
-            alone = [sum(code is not None for code in whole[number].values()) == 1 for number in ids]
-            joined = b"".join(whole[number][modality] or b"" for number in ids)
-            gone = {number for number in known if whole[number].get(modality) is None} | changes.removed
-            rows[modality] = CodeRows(
-                np.array(ids, np.int64),
-                np.frombuffer(joined, np.uint8).reshape(len(ids), width),
-                np.array(alone, bool),
-                np.array(sorted(gone), np.int64),
-            )
-        return rows
-
-    def fine_rows(self, changes: Changes, modality: str) -> FineRows:
-        """The fine vectors of a modality that a change writes and deletes."""
-        changed = {number: values[modality] for number, values in changes.fine.items() if modality in values}
-        vectors = {number: vector for number, vector in sorted(changed.items()) if vector is not None}
-        gone = {number for number in changed if number not in vectors and number < self._known_before}
-        return FineRows(vectors, sorted(gone | changes.removed))
+        """The complete rows of codes that a change writes, by modality."""
+        known = changes.recoded()
+        stored = {modality: self.codes_of(modality, known) for modality in self.modalities()} if known else {}
+        return changes.code_rows(modalities, stored, bytes_of(self.bits))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import Item, Skipped
+from dcmh.stores.changes import Changes
 from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.index import MilvusIndex
-from dcmh.stores.server import Changes, ServerStore
+from dcmh.stores.server import ServerStore
 from dcmh.util.retry import LOADING
 
 ABOUT = -1
@@ -160,7 +161,7 @@ class MilvusStore(ServerStore):
             index.remove(coded.gone, missing_ok=True)
             index.put(coded.ids, coded.packed, coded.alone)
             if self.dimensions:
-                fine = self.fine_rows(changes, modality)
+                fine = changes.fine_rows(modality)
                 self._vectors(modality, create=True).delete(np.array(fine.gone, np.int64))
                 self._vectors(modality).put(fine.vectors)
         self._delete(sorted(changes.removed))

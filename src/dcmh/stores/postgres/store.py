@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from dcmh.errors import ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import COMMON, Item, Skipped
+from dcmh.stores.changes import Changes
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
 from dcmh.stores.postgres.index import PostgresIndex
-from dcmh.stores.server import Changes, FineRows, ServerStore
+from dcmh.stores.server import ServerStore
 from dcmh.util.retry import LOADING
 from dcmh.util.text import index_words
 
@@ -132,7 +133,7 @@ class PostgresStore(ServerStore):
         modalities = self.all_modalities(changes)
         indexes = {modality: self.index(modality, create=True) for modality in modalities}
         rows = self.code_rows(changes, modalities)
-        stale = [number for number in changes.items if number < self._known_before] + sorted(changes.removed)
+        stale = [number for number in changes.items if number < changes.first_new] + sorted(changes.removed)
 
         def apply(connection: psycopg.Connection[Any]) -> None:
             row = connection.execute(
@@ -146,12 +147,12 @@ class PostgresStore(ServerStore):
                 connection.execute(self._statement(FINE, f"fine_{modality}"))
             for modality, index in indexes.items():
                 coded = rows[modality]
-                rewritten = coded.ids[coded.ids < self._known_before]
+                rewritten = coded.ids[coded.ids < changes.first_new]
                 self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.gone).tolist())
                 if len(coded.ids):
                     index.copy(connection, coded.ids, coded.packed, coded.alone)
                 if self.dimensions:
-                    self._write_fine(connection, modality, self.fine_rows(changes, modality))
+                    self._write_fine(connection, modality, changes)
             self._write_skipped(connection, changes.skipped)
             self._note(connection, changes.about)
 
@@ -168,9 +169,9 @@ class PostgresStore(ServerStore):
                 row = (item.id, item.name, item.path, item.text, labels, item.content, item.size, item.mtime_ns)
                 copy.write_row((*row, words_of(item)))
 
-    def _write_fine(self, connection: psycopg.Connection[Any], modality: str, rows: FineRows) -> None:
-        table = f"fine_{modality}"
-        self._delete(connection, table, [number for number in rows.vectors if number < self._known_before] + rows.gone)
+    def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Changes) -> None:
+        table, rows = f"fine_{modality}", changes.fine_rows(modality)
+        self._delete(connection, table, [number for number in rows.vectors if number < changes.first_new] + rows.gone)
         with connection.cursor().copy(
             self._statement("COPY {schema}.{table} (id, vector) FROM STDIN (FORMAT binary)", table)
         ) as copy:
