@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dcmh
-from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch
+from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch, UnknownWords
 from dcmh.search import SearchIndex
 from dcmh.stores.local.catalogue import Catalogue
 from toy_photos import load, write_pairs
@@ -118,6 +118,16 @@ def test_changes_are_followed_as_in_a_folder(address, models, tmp_path):
     assert len(other) == len(indexes[1])
     for index in (*indexes, other):
         index.close()
+
+
+def test_a_word_that_nobody_knows(address, models, photos):
+    """The error says that no text contains it only where texts are searched, which is not so on Milvus."""
+    with SearchIndex.build(models[0], load(photos), address) as index:
+        with pytest.raises(
+            UnknownWords, match=r"cannot read any part of 'ሰላም'(, and no item's text contains it)?\."
+        ) as error:
+            index.search("ሰላም")
+        assert ("no item's text" in str(error.value)) == ("milvus" not in address)
 
 
 def test_a_second_folder_is_refused(address, models, photos, tmp_path):

@@ -229,6 +229,23 @@ class TestPrecision:
             shown += hit.precision is not None
         assert shown
 
+    def test_labels_are_not_a_text(self, own, monkeypatch):
+        """Precision was measured on items with and without a text; labels alone are none."""
+        seen = {}
+        precision = calibration.Calibration.precision
+
+        def spy(self, found, *given, has_text):
+            seen[found.id] = has_text
+            return precision(self, found, *given, has_text=has_text)
+
+        monkeypatch.setattr(calibration.Calibration, "precision", spy)
+        with SearchIndex.open(own / "photos.dcmh") as index:
+            (added,) = index.add([own / "photos" / "003.png"], labels=[[1]], label_names=["zeppelin"], ids=["labelled"])
+            hits = index.search(text="snow", k=COUNT + 1)
+            assert index.item(added).labels == ("zeppelin",)
+        assert len(hits) == COUNT + 1
+        assert [number for number, has_text in seen.items() if not has_text] == [added]
+
     def test_what_is_weaker_than_all_that_was_measured_has_none(self, index):
         index.calibration.sizes[0].weakest = {"word": 2.0}
         assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT) if not hit.words)
