@@ -17,7 +17,7 @@ from dcmh.errors import ParameterError, QueryError, UnknownWords
 from dcmh.index.fine import FineIndex
 from dcmh.methods import fine as fine_space
 from dcmh.search import SearchIndex, calibration, rank
-from dcmh.search.rank import Found, Ranking
+from dcmh.search.rank import Match, Ranking
 from dcmh.util.text import index_words
 from toy_photos import cheap, load, write_pairs, write_photos
 
@@ -234,9 +234,9 @@ class TestPrecision:
         seen = {}
         precision = calibration.Calibration.precision
 
-        def spy(self, found, *given, has_text):
-            seen[found.id] = has_text
-            return precision(self, found, *given, has_text=has_text)
+        def spy(self, match, *given, has_text):
+            seen[match.id] = has_text
+            return precision(self, match, *given, has_text=has_text)
 
         monkeypatch.setattr(calibration.Calibration, "precision", spy)
         with SearchIndex.open(own / "photos.dcmh") as index:
@@ -285,17 +285,17 @@ class TestPrecision:
 
         held = {"sizes": [curves(4000, 0.8), curves(1000, 0.4), curves(2000, 0.6)]}
         measured = calibration.Calibration({calibration.HELD: held})
-        found = Found(1, 3, "image", 0.5, 0.5)
+        match = Match(1, 3, "image", 0.5, 0.5)
 
         def shown(items):
-            ranking = Ranking([found], None, items, None, None, 0.5)
-            return measured.precision(found, 0, "word", "text", ranking, has_text=False)
+            ranking = Ranking([match], None, items, None, None, 0.5)
+            return measured.precision(match, 0, "word", "text", ranking, has_text=False)
 
         sizes = (10, 1000, 2**0.5 * 1000, 2000, 4000, 10**6)
         assert [shown(items) for items in sizes] == pytest.approx([0.4, 0.4, 0.5, 0.6, 0.8, 0.8])
         older = calibration.Calibration({calibration.HELD: curves(4000, 0.8)})  # one size, as first written
         assert (
-            older.precision(found, 0, "word", "text", Ranking([found], None, 9, None, None, 0.5), has_text=False) == 0.8
+            older.precision(match, 0, "word", "text", Ranking([match], None, 9, None, None, 0.5), has_text=False) == 0.8
         )
 
     def test_curves_rise(self):

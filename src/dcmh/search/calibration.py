@@ -27,7 +27,7 @@ from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods import folder as model_folder
 from dcmh.search import rank
-from dcmh.search.rank import Collection, Found, Ranking, Request, Wanted
+from dcmh.search.rank import Collection, Match, Ranking, Request, Wanted
 from dcmh.util.text import index_words
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ class Curves:
         }
         self.weakest = {str(kind): float(score) for kind, score in record["weakest"].items()}
 
-    def precision(self, found: Found, kind: str, where: str, last: int, best: float) -> float | None:
-        """Of a hit in a context, among the hits up to the `last`; None where it was not measured."""
+    def precision(self, match: Match, kind: str, where: str, last: int, best: float) -> float | None:
+        """The precision of a hit in a context, among the hits up to the `last`; None if it was not measured."""
         curve = self.curves.get((kind, where, last))
-        if not curve or found.score is None or (best < self.weakest.get(kind, -1) and not found.words):
+        if not curve or match.score is None or (best < self.weakest.get(kind, -1) and not match.words):
             return None
         scores, shares = np.array(curve).T
-        value = found.score - BEST * best
+        value = match.score - BEST * best
         return float(np.interp(value, scores, shares)) if value >= scores[0] else None
 
 
@@ -97,18 +97,21 @@ class Calibration:
         return bool(self.sizes or self.by_distance)
 
     def precision(
-        self, found: Found, place: int, kind: str, asked: str, ranking: Ranking, *, has_text: bool
+        self, match: Match, position: int, kind: str, query_modality: str, ranking: Ranking, *, has_text: bool
     ) -> float | None:
-        """Of a hit at a place, from 0, for a query of a kind, asked in a modality; None where it was not measured."""
-        if found.score is None:
-            return self.by_distance.get((asked, found.modality), {}).get(found.distance)
-        last = band(place)
+        """The precision of a hit at a position, from 0, for a kind of query; None if it was not measured.
+
+        `has_text`: whether the item has a text. Labels are not one: words were measured in texts alone.
+        """
+        if match.score is None:
+            return self.by_distance.get((query_modality, match.modality), {}).get(match.distance)
+        last = band(position)
         if last is None or ranking.best is None:
             return None
-        where = context(found, ranking, has_text=has_text)
+        where = context(match, ranking, has_text=has_text)
         shares, weights = [], []
         for curves, weight in self._around(ranking.searched):
-            share = curves.precision(found, kind, where, last, ranking.best)
+            share = curves.precision(match, kind, where, last, ranking.best)
             if share is not None:
                 shares.append(share)
                 weights.append(weight)
@@ -124,30 +127,30 @@ class Calibration:
         return [(below, 1 - weight), (above, weight)]
 
 
-def band(place: int) -> int | None:
-    """The band of hits to which a place belongs; None beyond the last."""
-    return next((last for last in BANDS if place < last), None)
+def band(position: int) -> int | None:
+    """The band of hits that a position belongs to; None beyond the last."""
+    return next((last for last in BANDS if position < last), None)
 
 
-def context(found: Found, ranking: Ranking, *, has_text: bool) -> str:
-    """What is known of a hit beside its picture: a word of the query in its text, another text, or none.
+def context(match: Match, ranking: Ranking, *, has_text: bool) -> str:
+    """What is known of a hit besides its picture: a word of the query in its text, another text, or none.
 
-    A text without the word says nothing where hardly any text holds it.
+    A text without the word says nothing if hardly any text contains it.
     """
-    return "matched" if found.words else "unmatched" if has_text and ranking.common else "bare"
+    return "matched" if match.words else "unmatched" if has_text and ranking.common else "bare"
 
 
 def _by_distance(report: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, float]]:
     """Precision by distance for each direction of a report; not where too few pairs were seen."""
-    found = {}
+    precision = {}
     for direction, record in report.items():
         if "_to_" in direction:
-            asked, _, answered = direction.partition("_to_")
+            query, _, database = direction.partition("_to_")
             rows = record["by_distance"]
-            found[asked, answered] = {
+            precision[query, database] = {
                 row["distance"]: row["relevant"] / row["points"] for row in rows if row["points"] >= FEWEST
             }
-    return found
+    return precision
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------
@@ -188,10 +191,10 @@ def _curves(searched: _Searched, queries: int) -> dict[str, Any] | None:
             if ranking.best is None:
                 continue
             best.setdefault(kind, []).append(ranking.best)
-            for place, one in enumerate(ranking.found):
-                where = context(one, ranking, has_text=with_texts and bool(searched.texts[one.id - 1]))
-                seen = hits.setdefault((kind, where, band(place) or 0), [])
-                seen.append(((one.score or 0.0) - BEST * ranking.best, bool(relevant[one.id - 1])))
+            for position, match in enumerate(ranking.matches):
+                where = context(match, ranking, has_text=with_texts and bool(searched.texts[match.id - 1]))
+                seen = hits.setdefault((kind, where, band(position) or 0), [])
+                seen.append(((match.score or 0.0) - BEST * ranking.best, bool(relevant[match.id - 1])))
     curves: dict[str, dict[str, dict[str, Curve]]] = {}
     for (kind, where, last), seen in hits.items():
         if len(seen) >= FEWEST:
@@ -250,18 +253,18 @@ class _Searched:
         space, labels = self.fine_space, self.labels
         if labels is None:
             return
-        asked = self.text or self.picture
+        query_modality = self.text or self.picture
         if self.names is not None:
             for column, vector in enumerate(space.as_query(space.of_texts(list(self.names)))):
                 if labels[:, column].any():
                     words = tuple(index_words(self.names[column]))
-                    yield "word", Request(b"\0", asked, True, vector, words), labels[:, column].astype(bool), 0
+                    yield "word", Request(b"\0", query_modality, True, vector, words), labels[:, column].astype(bool), 0
         for row in np.flatnonzero(labels.any(axis=1))[:queries].tolist():
             relevant, own = np.asarray(labels @ labels[row] > 0), int(self.ids[row])
             yield "picture", Request(b"\0", self.picture, False, space.as_query(self.pictures[row])), relevant, own
             if text := self.texts[row]:
                 vector = space.as_query(space.of_texts([text]))[0]
-                yield "sentence", Request(b"\0", asked, True, vector, tuple(index_words(text))), relevant, own
+                yield "sentence", Request(b"\0", query_modality, True, vector, tuple(index_words(text))), relevant, own
 
 
 class _TextWords:

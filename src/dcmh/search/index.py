@@ -23,7 +23,7 @@ from dcmh.search import calibration, rank
 from dcmh.search import query as queries
 from dcmh.search.calibration import Calibration
 from dcmh.search.encode import Encoders, shared_modalities
-from dcmh.search.rank import Found, Request, Wanted
+from dcmh.search.rank import Match, Request, Wanted
 from dcmh.search.results import Hit, Hits, Query
 from dcmh.stores.address import Address
 from dcmh.stores.base import UPLOADED, UPLOADS, Item, Store, closed_on_error
@@ -260,9 +260,9 @@ class SearchIndex:
         now = self.store.snapshot
         collection = rank.Collection(now.indexes, now.fine, self.store, now.items, texts)
         ranking = rank.search(collection, request, wanted)
-        if not request.known and not ranking.found and wanted.radius is None:
+        if not request.known and not ranking.matches and wanted.radius is None:
             raise queries.no_answer(self.encoders, query, request, texts_searched=self.store.has_words)
-        hits = self._hits(ranking.found, query, request, ranking, first)
+        hits = self._hits(ranking.matches, query, request, ranking, first)
         nearest = next(
             iter(hits or self._hits([ranking.beyond] if ranking.beyond else [], query, request, ranking)), None
         )
@@ -285,20 +285,20 @@ class SearchIndex:
             )
 
     def _hits(
-        self, found: Sequence[Found], query: Query, request: Request, ranking: rank.Ranking, first: int = 0
+        self, matches: Sequence[Match], query: Query, request: Request, ranking: rank.Ranking, first: int = 0
     ) -> list[Hit]:
-        items = self.store.get([one.id for one in found])
-        root = self.root if found else None
+        items = self.store.get([match.id for match in matches])
+        root = self.root if matches else None
         hits = []
-        for position, one in enumerate(found, first):
-            item = items.get(one.id)
+        for position, match in enumerate(matches, first):
+            item = items.get(match.id)
             if item is not None:  # None: removed by another process since this one opened the index
                 precision = self.calibration.precision(
-                    one, position, query.kind, request.modality, ranking, has_text=bool(item.text)
+                    match, position, query.kind, request.modality, ranking, has_text=bool(item.text)
                 )
                 path = self._path(item, root)
-                why = (one.modality, item.name, one.score, one.fine, one.words)
-                hits.append(Hit(one.id, one.distance, self.bits, precision, item.text, path, item.labels, *why))
+                why = (match.modality, item.name, match.score, match.fine, match.words)
+                hits.append(Hit(match.id, match.distance, self.bits, precision, item.text, path, item.labels, *why))
         return hits
 
     def item(self, item: int) -> Item:

@@ -1,18 +1,18 @@
 """From a query to the order of its hits, in two stages.
 
-First stage: which items are near by Hamming distance. Up to EVERYTHING items all of them are candidates; beyond, the nearest
-CANDIDATES, and those that hold a rare word of the query.
+First stage: candidates by Hamming distance. In an index of up to EVERYTHING items all of them are candidates; in a larger one,
+the nearest CANDIDATES, and those that contain a rare word of the query.
 
-Second stage: candidates are ordered by a score with two parts.
+Second stage: candidates are ordered by a score with two terms.
 
     fine     the inner product of the query's fine vector with those of the item: by its picture (or another input) o, and by its
              text t, as (o + TEXT t) / (1 + TEXT RATIO). An item that lacks one counts as t = RATIO o, which is what relevant
              items have on average
-    words    the share of the query's words, weighted by rarity, that stand in the item's text or labels
+    words    the share of the query's words, weighted by rarity, that occur in the item's text or labels
 
-    score = fine + WORDS words; and where at most FEW items hold all words of the query, those come first
+    score = fine + WORDS words; if at most FEW items contain all words of the query, those come first
 
-An index without fine vectors is ordered by distance, as the paper does.
+Without fine vectors the order is that of Hamming distances, as in the paper.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from dcmh.index import HammingIndex, Index
 from dcmh.stores.base import COMMON, EVERYTHING, FineVectors, Ids, Scores
 from dcmh.stores.codes import ALONE
 
-CANDIDATES = 5_000  # by Hamming distance, of more items
-RARE = 1_000  # items that hold a word, up to which they are candidates
+CANDIDATES = 5_000  # of an index of more than EVERYTHING items
+RARE = 1_000  # a word that at most so many items contain makes them candidates
 TEXT = 0.3
 RATIO = 0.7
 WORDS = 1.0
 FEW = 10
 FIRST = 10  # more than any score
-SPARE = 10  # hits more than asked for, in case that some are removed while they are searched
+SPARE = 10  # hits beyond k, in case another thread removes some during the search
 DEFAULT_K = 10
 
 Codes = Mapping[str, Index]
-Part = tuple[str, Ids | str | None]  # a modality, and the ids that may be found in it (None: all)
+Scope = tuple[str, Ids | str | None]  # a modality, and the ids that may be hits in it (None: all)
 Near = dict[int, tuple[int, str]]  # id to distance and modality
 
 
 class WordIndex(Protocol):
-    """The words in texts and labels, as a catalogue keeps them."""
+    """The words in texts and labels; as in `Store`."""
 
     def word_counts(self, words: Sequence[str]) -> dict[str, int]: ...
 
@@ -56,7 +56,7 @@ class WordIndex(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which hits: at most k, within a radius, in one modality; without the `offset` first, and without an item."""
+    """Which hits: at most k, within a radius, in one modality; not the first `offset`, and not the item `without`."""
 
     k: int | None = None
     radius: int | None = None
@@ -67,9 +67,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: a code in a modality, with a fine vector and words where there are any.
+    """A query: its code in a modality, and its fine vector and words if it has any.
 
-    `known` is False where the encoder can make nothing of the query, so that only its words can find something.
+    `known` is False if the model knows no word of the query, so that only texts that contain them can be hits.
     """
 
     code: bytes
@@ -81,8 +81,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
-    """One item: why it is there."""
+class Match:
+    """An item in a ranking, and why it is there."""
 
     id: int
     distance: int
@@ -94,20 +94,20 @@ class Found:
 
 @dataclass(frozen=True)
 class Ranking:
-    """What was found, best first; where that is empty, `beyond` is the nearest item past the radius."""
+    """The matches, best first; if there are none within the radius, `beyond` is the nearest item."""
 
-    found: list[Found]
-    beyond: Found | None
-    searched: int  # items
-    candidates: int | None  # that were scored, where not all were
+    matches: list[Match]
+    beyond: Match | None
+    searched: int  # number of items
+    candidates: int | None  # number of items that were scored; None if all were
     radius: int | None
-    best: float | None = None  # the highest fine score of all
-    common: bool = False  # whether some word of the request is held by more than FEW items
+    best: float | None = None  # the highest fine score
+    common: bool = False  # whether more than FEW items contain some word of the request
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What is searched. `text` names the modalities whose items are texts."""
+    """The codes, fine vectors and words to search. `text` names the modalities that are texts."""
 
     codes: Codes
     fine: Mapping[str, FineVectors]
@@ -117,23 +117,23 @@ class Collection:
 
 
 def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
-    """The first hits of a request."""
+    """The ranking of a request."""
     k, radius = limits(wanted.k, wanted.radius)
     offset = whole_number("offset", wanted.offset, 0) or 0
-    chosen = parts(collection.codes, request, wanted.modality, collection.items)
-    whole = len(chosen) != 1 or chosen[0][1] is not None
-    searched = collection.items if whole else len(collection.codes[chosen[0][0]])
+    scopes = _scopes(collection.codes, request, wanted.modality, collection.items)
+    whole = len(scopes) != 1 or scopes[0][1] is not None
+    searched = collection.items if whole else len(collection.codes[scopes[0][0]])
     scored = _second_stage(collection, request, wanted)
     if not scored:
-        return _by_distance(collection, request, wanted, chosen, searched)
+        return _by_distance(collection, request, wanted, scopes, searched)
     near: Near = {}
     among: Ids | None = None
     candidates: int | None = None
     if radius is not None:
-        near = _find(collection.codes, chosen, request, None, radius)
+        near = _find(collection.codes, scopes, request, None, radius)
         among = np.array(sorted(near), np.int64)
     elif collection.items > EVERYTHING:
-        near = _find(collection.codes, chosen, request, max(CANDIDATES, 2 * ((k or 0) + offset)), None)
+        near = _find(collection.codes, scopes, request, max(CANDIDATES, 2 * ((k or 0) + offset)), None)
         among = np.array(sorted(near), np.int64)
     words = _Words(collection, request, wanted, among)
     if among is not None and radius is None:
@@ -148,38 +148,39 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     order = _best(ids, np.where(keep, key, -np.inf), None if last is None else last + SPARE)
     order = order[keep[order]]
     near.pop(wanted.without, None)
-    near |= _distances(collection.codes, chosen, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
-    found = []
+    near |= _distances(collection.codes, scopes, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
+    matches = []
     for row in order:
         number = int(ids[row])
         if number in near:
             distance, modality = near[number]
-            found.append(Found(number, distance, modality, float(score[row]), float(fine[row]), words.of(number)))
-    found = found[offset:last]
+            matches.append(Match(number, distance, modality, float(score[row]), float(fine[row]), words.of(number)))
+    matches = matches[offset:last]
     beyond = None
     if not near and radius is not None:
         nearest = Wanted(1, None, wanted.modality, without=wanted.without)
-        beyond = next(iter(_by_distance(collection, request, nearest, chosen, searched).found), None)
+        beyond = next(iter(_by_distance(collection, request, nearest, scopes, searched).matches), None)
     best = float(fine[keep].max()) if keep.any() else None
-    return Ranking(found, beyond, searched, candidates, radius, best, words.common)
+    return Ranking(matches, beyond, searched, candidates, radius, best, words.common)
 
 
 def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> list[str]:
-    """The modalities whose fine vectors are scored; none where the order is that of distances."""
+    """The modalities whose fine vectors are scored; none if the order is that of distances."""
+    if request.fine is None:
+        return []
     names = [wanted.modality] if wanted.modality is not None else list(collection.codes)
-    there = [name for name in names if name in collection.fine and len(collection.fine[name])]
-    return there if request.fine is not None and there else []
+    return [name for name in names if name in collection.fine and len(collection.fine[name])]
 
 
 def _fine(
     collection: Collection, request: Request, names: list[str], among: Ids | None, held: Ids
 ) -> tuple[Ids, Scores]:
-    """Ids and fine scores: of the items among some; or of all, and of those that hold a word."""
+    """Ids and fine scores: of the items `among`; or of all, and of those that contain a word (`held`)."""
     assert request.fine is not None
     if among is None:
         every = {name: collection.fine[name].scores(request.fine) for name in names}
-        ids = _union([*(found for found, _ in every.values()), held])
-        columns = {name: _spread(ids, *found) for name, found in every.items()}
+        ids = _union([*(scored for scored, _ in every.values()), held])
+        columns = {name: _spread(ids, *scored) for name, scored in every.items()}
     else:
         ids = among
         columns = {name: collection.fine[name].scores_of(request.fine, ids) for name in names}
@@ -190,13 +191,13 @@ def _fine(
     o = np.fmax.reduce(others) if others else blank
     t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
     fine = (o + TEXT * t) / (1 + TEXT * RATIO)
-    return ids, np.where(np.isnan(fine), -1, fine).astype(np.float32)  # -1: found by a word, and nothing else is known
+    return ids, np.where(np.isnan(fine), -1, fine).astype(np.float32)  # -1: without a fine vector, found by a word
 
 
 def _union(lists: list[Ids]) -> Ids:
     """All ids of some ascending lists, ascending."""
     longest = max(lists, key=len)
-    others = [one for one in lists if one is not longest and not _holds(longest, one).all()]
+    others = [ids for ids in lists if ids is not longest and not _holds(longest, ids).all()]
     if not others:
         return longest
     joined = np.sort(np.concatenate([longest, *others]), kind="stable")  # sorted runs: a merge
@@ -206,31 +207,31 @@ def _union(lists: list[Ids]) -> Ids:
 def _holds(ids: Ids, wanted: Ids) -> NDArray[np.bool_]:
     """Which of some ids are in an ascending list."""
     rows = np.searchsorted(ids, wanted)
-    there = rows < len(ids)
-    there[there] = ids[rows[there]] == wanted[there]
-    return np.asarray(there)
+    held = rows < len(ids)
+    held[held] = ids[rows[held]] == wanted[held]
+    return np.asarray(held)
 
 
-def _spread(ids: Ids, found: Ids, scores: Scores) -> Scores:
-    """Scores in the rows of `ids`, nan where there is none."""
-    if len(found) == len(ids):
+def _spread(ids: Ids, scored: Ids, scores: Scores) -> Scores:
+    """The scores of some ids in the rows of all `ids`, nan in the other rows."""
+    if len(scored) == len(ids):
         return scores
     spread = np.full(len(ids), np.nan, np.float32)
-    spread[np.searchsorted(ids, found)] = scores
+    spread[np.searchsorted(ids, scored)] = scores
     return spread
 
 
 @dataclass
 class _Words:
-    """Which words of a request stand in which items."""
+    """Which items contain which words of a request."""
 
     collection: Collection
     request: Request
     wanted: Wanted
     among: Ids | None
-    rare: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # items that hold a rare word
-    few: Ids | None = None  # the items that hold all words, where they are few
-    common: bool = False  # whether some word is held by more than FEW items
+    rare: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # items that contain a rare word
+    few: Ids | None = None  # the items that contain all words, if at most FEW do
+    common: bool = False  # whether more than FEW items contain some word
     _weights: dict[str, float] = field(default_factory=dict)
     _holders: dict[str, Ids] = field(default_factory=dict)
 
@@ -259,36 +260,36 @@ class _Words:
             self.few = whole
 
     def _of_all(self) -> Ids:
-        """The items that hold all words."""
+        """The items that contain all words."""
         first, *others = sorted(self._holders.values(), key=len)
         for holders in others:
             first = first[_holds(holders, first)]
         return first
 
     def _count(self) -> bool:
-        """Whether words count: for texts, unless only pictures are searched."""
+        """Whether words count: in text queries, unless only pictures are searched."""
         return self.request.is_text and self.wanted.modality in (None, JOINT, *self.collection.text)
 
     def share(self, ids: Ids) -> Scores:
-        """The share of the words, by rarity, that each item holds."""
+        """The share of the words, weighted by rarity, that each item contains."""
         share = np.zeros(len(ids), np.float32)
         for word, holders in self._holders.items():
-            there = holders[_holds(ids, holders)]
-            share[np.searchsorted(ids, there)] += self._weights[word]
+            shared = holders[_holds(ids, holders)]
+            share[np.searchsorted(ids, shared)] += self._weights[word]
         return share
 
     def of(self, item: int) -> tuple[str, ...]:
-        """The words that an item holds."""
-        found = []
+        """The words that an item contains."""
+        words = []
         for word, holders in self._holders.items():
             row = int(np.searchsorted(holders, item))
             if row < len(holders) and holders[row] == item:
-                found.append(word)
-        return tuple(found)
+                words.append(word)
+        return tuple(words)
 
 
 def _best(ids: Ids, score: Scores, k: int | None) -> NDArray[np.intp]:
-    """The rows of the k highest scores, best first; older items, which have smaller ids, first at equal scores."""
+    """The rows of the k highest scores, best first; at equal scores the older item, which has the smaller id, first."""
     rows = np.arange(len(ids))
     if k is not None and k < len(ids):
         rows = np.flatnonzero(score >= np.partition(score, len(score) - k)[len(score) - k])
@@ -299,104 +300,104 @@ def _best(ids: Ids, score: Scores, k: int | None) -> NDArray[np.intp]:
 
 
 def _by_distance(
-    collection: Collection, request: Request, wanted: Wanted, chosen: list[Part], searched: int
+    collection: Collection, request: Request, wanted: Wanted, scopes: list[Scope], searched: int
 ) -> Ranking:
-    """The order of distances alone; a request that only its words are known of finds the items that hold them."""
+    """The order of distances alone. A request of unknown words finds the items whose texts contain them."""
     k, radius = limits(wanted.k, wanted.radius)
     k = None if k is None else k + wanted.offset
     more = 1 if wanted.without else 0
     near: Near = {}
     held: dict[int, tuple[str, ...]] = {}
     if request.known:
-        near = _find(collection.codes, chosen, request, None if k is None else k + more, radius)
+        near = _find(collection.codes, scopes, request, None if k is None else k + more, radius)
     else:
         words = _Words(collection, request, wanted, None)
         held = {number: words.of(number) for number in words.rare.tolist()}
-        near = _distances(collection.codes, chosen, request, list(held))
-        near = {item: found for item, found in near.items() if radius is None or found[0] <= radius}
+        near = _distances(collection.codes, scopes, request, list(held))
+        near = {item: match for item, match in near.items() if radius is None or match[0] <= radius}
     near.pop(wanted.without, None)
     order = sorted(near, key=lambda item: (-len(held.get(item, ())), near[item][0], item))[:k][wanted.offset :]
     beyond = None
     if not near and radius is not None:
-        others = _find(collection.codes, chosen, request, 1 + more, None)
+        others = _find(collection.codes, scopes, request, 1 + more, None)
         others.pop(wanted.without, None)
-        beyond = next((Found(item, *others[item]) for item in _nearest_first(others)), None)
+        beyond = next((Match(item, *others[item]) for item in _nearest_first(others)), None)
     return Ranking(
-        [Found(item, *near[item], words=held.get(item, ())) for item in order], beyond, searched, None, radius
+        [Match(item, *near[item], words=held.get(item, ())) for item in order], beyond, searched, None, radius
     )
 
 
 def limits(k: int | None, radius: int | None) -> tuple[int | None, int | None]:
-    """k and radius, checked: 10 hits where neither is given."""
+    """k and radius, checked; k is 10 if neither is given."""
     if k is None and radius is None:
         k = DEFAULT_K
     return whole_number("k", k, 1), whole_number("radius", radius, 0)
 
 
-def parts(codes: Codes, request: Request, modality: str | None, items: int) -> list[Part]:
+def _scopes(codes: Codes, request: Request, modality: str | None, items: int) -> list[Scope]:
     """Which codes are searched.
 
-    A choice wins. Otherwise words look at pictures, and at the words of items that have no picture; a picture looks at
-    pictures and words alike.
+    Those of `modality` if it is given. Otherwise words search pictures, and the texts of items without a picture; a picture
+    searches pictures and texts.
     """
-    asked = request.modality
+    own = request.modality
     if modality is not None:
         if modality not in codes:
             raise ParameterError(f"The index has no {modality!r} codes. It has: {', '.join(codes) or 'nothing'}.")
         return [(modality, None)]
     if not request.is_text:
         return [(name, None) for name in codes]
-    others = [name for name in codes if name != asked]
-    chosen: list[Part] = [(name, None) for name in others]
+    others = [name for name in codes if name != own]
+    scopes: list[Scope] = [(name, None) for name in others]
     if not others:
-        return [(asked, None)] if asked in codes else []
-    if asked in codes and max(len(codes[name]) for name in others) < items:
-        only = _alone(codes, asked, others)
+        return [(own, None)] if own in codes else []
+    if own in codes and max(len(codes[name]) for name in others) < items:
+        only = _alone(codes, own, others)
         if len(only):
-            chosen.append((asked, only))
-    return chosen
+            scopes.append((own, only))
+    return scopes
 
 
-def _alone(codes: Codes, asked: str, others: list[str]) -> Ids | str:
-    """The items that have a code in no other modality: their ids, or the word for them that a server knows."""
-    if not isinstance(codes[asked], HammingIndex):
+def _alone(codes: Codes, modality: str, others: list[str]) -> Ids | str:
+    """The items that have a code in no other modality: their ids, or ALONE for an index on a server."""
+    if not isinstance(codes[modality], HammingIndex):
         return ALONE
-    only = np.sort(codes[asked].ids, kind="stable")
+    only = np.sort(codes[modality].ids, kind="stable")
     for name in others:
         only = only[~_holds(np.sort(codes[name].ids, kind="stable"), only)]
     return only
 
 
-def _find(codes: Codes, chosen: list[Part], request: Request, k: int | None, radius: int | None) -> Near:
-    """Items with their smaller distance. Where two are equal, the one across modalities: its precision is measured."""
-    found: Near = {}
+def _find(codes: Codes, scopes: list[Scope], request: Request, k: int | None, radius: int | None) -> Near:
+    """Items with their smallest distance; at equal distances the modality other than the query's: its precision is measured."""
+    near: Near = {}
     packed = np.frombuffer(request.code, np.uint8)[None]
-    for name, allowed in sorted(chosen, key=lambda part: part[0] == request.modality):
+    for name, allowed in sorted(scopes, key=lambda scope: scope[0] == request.modality):
         if k is None:
             results = codes[name].within(packed, radius or 0, allowed=allowed)
         else:
             results = codes[name].search(packed, k, allowed=allowed)
         for item, distance in results[0]:
-            if (radius is None or distance <= radius) and (item not in found or distance < found[item][0]):
-                found[item] = (distance, name)
-    return found
+            if (radius is None or distance <= radius) and (item not in near or distance < near[item][0]):
+                near[item] = (distance, name)
+    return near
 
 
-def _distances(codes: Codes, chosen: list[Part], request: Request, items: list[int]) -> Near:
-    """The smaller distance of some items, each with its modality; those without a code are left out.
+def _distances(codes: Codes, scopes: list[Scope], request: Request, items: list[int]) -> Near:
+    """The smallest distance of some items, each with its modality; items without a code are left out.
 
-    A part that is limited to some ids, and codes that were not chosen, serve only for items that have no other.
+    Codes outside the scopes, or in a scope that is limited to some ids, are used only for items that have no others.
     """
-    found: Near = {}
+    near: Near = {}
     query = np.frombuffer(request.code, np.uint8)
-    whole = {name for name, allowed in chosen if allowed is None}
+    whole = {name for name, allowed in scopes if allowed is None}
     for name in sorted(codes, key=lambda name: (name not in whole, name == request.modality)):
-        wanted = items if name in whole else [item for item in items if item not in found]
+        wanted = items if name in whole else [item for item in items if item not in near]
         for item, code in codes[name].codes_there(wanted).items() if wanted else ():
             distance = int(np.bitwise_count(np.frombuffer(code, np.uint8) ^ query).sum())
-            if item not in found or distance < found[item][0]:
-                found[item] = (distance, name)
-    return found
+            if item not in near or distance < near[item][0]:
+                near[item] = (distance, name)
+    return near
 
 
 def _nearest_first(near: Near) -> list[int]:
@@ -404,6 +405,7 @@ def _nearest_first(near: Near) -> list[int]:
 
 
 def whole_number(name: str, value: Any, least: int) -> int | None:
+    """A parameter, checked: a whole number of at least `least`, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
