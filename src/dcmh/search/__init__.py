@@ -1,4 +1,4 @@
-"""A folder of photos as something to search: SearchIndex = model + Hamming indexes + catalogue."""
+"""Search: SearchIndex = a model's encoders + a store of items and codes."""
 
 from dcmh.search.index import SearchIndex
 from dcmh.search.results import Hit, Hits, Query

@@ -55,11 +55,11 @@ def check_root(place: str, noted: Sequence[Path], root: Path | None) -> None:
     )
 
 
-def _same_folder(one: Path, other: Path) -> bool:
+def _same_folder(folder: Path, other: Path) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(folder, other)
     except OSError:
-        return os.path.realpath(one) == os.path.realpath(other)
+        return os.path.realpath(folder) == os.path.realpath(other)
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Entry:
     item: Item  # with the id of the item it replaces, if any
     before: Item | None
     content: Content | None = None
-    encode: bool = False  # this entry is the one that encodes the content
+    encode: bool = False  # the content is encoded for this entry, and shared by the others
 
 
 class Comparison:
@@ -117,7 +117,7 @@ class Comparison:
         described = {name: self._describe(row) for row, name in enumerate(self.data.ids)}
         entries: dict[int, Entry] = {}
         row_of = {name: row for row, name in enumerate(self.data.ids)}
-        found = 0
+        known = 0
         for before in self._known():
             item = described.get(before.name)
             if item is None and before.name.startswith(UPLOADED):
@@ -125,14 +125,14 @@ class Comparison:
             if item is None:
                 self.gone.setdefault(before.content or b"", []).append(before)
                 continue
-            found += 1
+            known += 1
             del described[before.name]
             same_file = item.size is not None and (item.path, item.size, item.mtime_ns) == (
                 before.path,
                 before.size,
                 before.mtime_ns,
             )
-            # The file tells of the picture only: what else the content is made of is looked at.
+            # The file says that the picture is the same; the rest of the content is compared.
             same_file = same_file and (
                 not self.others or (before.content or b"")[HASH:] == self.rest(row_of[before.name])
             )
@@ -149,11 +149,11 @@ class Comparison:
                 self.changes.skipped.append((name, failed.reason))
             else:
                 entries[row_of[name]] = Entry(row_of[name], item, None)
-        self.found = found
+        self.known = known  # items that are in the data and in the index
         return [entries[row] for row in sorted(entries)]
 
     def _known(self) -> Iterator[Item]:
-        """The items to compare with: all, or those of the data's names."""
+        """The items to compare with: all, or those with the names in the data."""
         if not self.partial:
             yield from self.store.items()
             return
@@ -163,7 +163,7 @@ class Comparison:
                 yield item
 
     def _describe(self, row: int) -> Item:
-        """What can be known of an item without reading its picture."""
+        """An item as far as it is known without reading its picture."""
         path = next((path for name in self.sources if (path := self._path(name, row)) is not None), None)
         size = mtime = None
         if path is not None:
@@ -171,7 +171,7 @@ class Comparison:
                 status = os.stat(path)
                 size, mtime = status.st_size, status.st_mtime_ns
             except OSError:
-                size = -1  # found out when it is read
+                size = -1  # reading it will say why
         texts = self.data[self.text] if self.text is not None else None
         return Item(
             self.data.ids[row],
@@ -198,7 +198,7 @@ class Comparison:
         return digest.digest()
 
     def _path(self, name: str, row: int) -> str | None:
-        """The whole path of a picture; strings, as pathlib would take most of the time at 12,000 photos."""
+        """The absolute path of a picture, as a string: pathlib would take most of the time with 12,000 photos."""
         column = self.data[name]
         value = column.values[row]
         if not isinstance(column, Images) or not isinstance(value, str | Path):
@@ -206,7 +206,7 @@ class Comparison:
         return os.path.abspath(value if column.root is None else os.path.join(column.root, value))
 
     def _relative(self, path: str) -> str:
-        """From the root, where it lies in it."""
+        """Relative to the root, if it is inside."""
         if self._base is None or not path.startswith(self._base):
             return path
         return path[len(self._base) :].replace(os.sep, "/")
@@ -219,8 +219,8 @@ class Comparison:
         return tuple(str(column) if names is None else names[column] for column in columns)
 
     def refuse_other_data(self) -> None:
-        """Data that has nothing in common with an index of other data is a mistake, not news that all is gone."""
-        if self.found or not self.gone:
+        """Refuse data that has no item in common with an index of other data: more likely a mistake than all items gone."""
+        if self.known or not self.gone:
             return
         was, place = self.store.about("root"), self.store.place
         if was is None or (self.root is not None and was == os.path.abspath(self.root)):

@@ -1,4 +1,4 @@
-"""From pictures, words and vectors to packed codes, for whoever indexes or asks."""
+"""From pictures, words and vectors to packed codes and fine vectors, for indexing and for queries."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ class Encoders:
 
     @property
     def modalities(self) -> tuple[str, ...]:
+        """The modalities of the model."""
         return tuple(self.record["modalities"])
 
     @property
@@ -56,13 +57,14 @@ class Encoders:
         return {name: self.kind(name) for name in self.modalities}
 
     def kind(self, modality: str) -> str:
+        """The kind of a modality: image, text or vector."""
         return str(self.record["modalities"][modality]["kind"])
 
     @property
     def picture(self) -> str | None:
         """The modality that is queried with a picture."""
-        found = [name for name in self.modalities if self.kind(name) == "image"]
-        return "image" if "image" in found else found[0] if found else None
+        names = [name for name in self.modalities if self.kind(name) == "image"]
+        return "image" if "image" in names else names[0] if names else None
 
     @property
     def model(self) -> Hasher:
@@ -74,7 +76,7 @@ class Encoders:
         return self._model
 
     def _placed(self, model: Hasher) -> Hasher:
-        """The model, told where to encode pictures."""
+        """The model, with the device to encode pictures on."""
         if self._device is not None:
             for thing in (model, *model.views_.values()):
                 if hasattr(thing, "device"):
@@ -83,7 +85,7 @@ class Encoders:
 
     @property
     def words(self) -> TextEncoder | None:
-        """The encoder of words; None where no modality of the model takes words."""
+        """The encoder of words; None if no modality of the model takes words."""
         return None if self.text is None else self.words_of(self.text)
 
     def words_of(self, modality: str) -> TextEncoder:
@@ -93,12 +95,13 @@ class Encoders:
         return self._words[modality]
 
     def pictures(self, modality: str) -> PictureEncoder:
+        """The encoder of one image modality."""
         if modality not in self._pictures:
             self._pictures[modality] = PictureEncoder(self.model, modality, self.fine)
         return self._pictures[modality]
 
     def rest(self) -> None:
-        """For now nothing more is to be encoded: processes that were started for it end."""
+        """End the worker processes that decode pictures, until they are needed again."""
         for encoder in list(self._pictures.values()):
             encoder.rest()
 
@@ -111,7 +114,7 @@ class Encoders:
         return outputs, self.fine.of_inputs(modality, view(column), view)
 
     def key(self, code: bytes, fine: NDArray[np.float32] | None) -> bytes:
-        """A code and a fine vector in one, for whoever asks again: `SearchIndex.near` takes it."""
+        """A code and a fine vector in one, which `SearchIndex.near` takes to repeat a query."""
         return code if fine is None or self.fine is None else code + self.fine.quantise(fine).tobytes()
 
     def as_query(self, fine: NDArray[np.float32] | None) -> NDArray[np.float32] | None:
@@ -146,18 +149,19 @@ class Prepared:
     def __init__(self, contents: Sequence[bytes]) -> None:
         self.contents = contents
         self.known: dict[bytes, NDArray[np.float32]] = {}
-        self.missing: list[int] = []  # places in contents of the pictures that are decoded
+        self.missing: list[int] = []  # positions in contents of the pictures that are decoded
         self.begun: Begun | None = None
 
     def decoded(self) -> tuple[NDArray[np.uint8], dict[int, str]]:
-        """The pixels of the missing ones that can be read, in their order; why others cannot, by place."""
+        """The pixels of the missing pictures that can be read, in order; and the reasons for the others, by position."""
         if self.begun is None:
             return np.empty((0, 0, 0, 3), np.uint8), {}
         pixels, reasons = self.begun.result()
-        wrong = {place: reason for place, reason in zip(self.missing, reasons, strict=True) if reason is not None}
+        wrong = {row: reason for row, reason in zip(self.missing, reasons, strict=True) if reason is not None}
         return pixels[[reason is None for reason in reasons]] if wrong else pixels, wrong
 
     def cancel(self) -> None:
+        """Stop decoding."""
         if self.begun is not None:
             self.begun.cancel()
 
@@ -203,43 +207,43 @@ class PictureEncoder:
         prepared = Prepared(contents)
         if self._store is not None:
             prepared.known = self._store.get(contents)
-        prepared.missing = [place for place, content in enumerate(contents) if content not in prepared.known]
+        prepared.missing = [row for row, content in enumerate(contents) if content not in prepared.known]
         if prepared.missing:
-            prepared.begun = self._decoder.begin(column, [rows[place] for place in prepared.missing])
+            prepared.begun = self._decoder.begin(column, [rows[row] for row in prepared.missing])
         return prepared
 
     def rest(self) -> None:
-        """For now no more pictures will come."""
+        """End the worker processes, until they are needed again."""
         self._decoder.rest()
 
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
         """For each picture its packed code, or why it cannot be read."""
-        found = self.outputs(prepared)
-        good = [one.outputs for one in found if not isinstance(one, ImageError)]
+        encoded = self.outputs(prepared)
+        good = [picture.outputs for picture in encoded if not isinstance(picture, ImageError)]
         packed = iter(codes.pack(codes.sign(np.stack(good))) if good else ())
-        return [one if isinstance(one, ImageError) else next(packed).tobytes() for one in found]
+        return [picture if isinstance(picture, ImageError) else next(packed).tobytes() for picture in encoded]
 
     def outputs(self, prepared: Prepared) -> list[Encoded | ImageError]:
         """For each picture its outputs and fine vector, or why it cannot be read."""
         pixels, wrong = prepared.decoded()
-        places = range(len(prepared.contents))
-        found = iter(self._encoded(prepared, pixels, [place for place in places if place not in wrong]))
-        return [ImageError(wrong[place]) if place in wrong else next(found) for place in places]
+        rows = range(len(prepared.contents))
+        encoded = iter(self._encoded(prepared, pixels, [row for row in rows if row not in wrong]))
+        return [ImageError(wrong[row]) if row in wrong else next(encoded) for row in rows]
 
-    def one(self, source: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-        """Outputs (bits,) and fine vector of one picture, which leaves no trace in the cache."""
+    def encode(self, source: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """Outputs (bits,) and fine vector of one picture, without the feature cache."""
         from dcmh.inputs import decoding, images
 
         encoded = self._of_pixels(images.decode(source, decoding.SIZE)[None])[0]
         return encoded.outputs, encoded.fine
 
     def _encoded(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> list[Encoded]:
-        """Of the pictures at the good places."""
+        """Encode the pictures at the good positions."""
         if not good:
             return []
         if self._store is None:
             return self._of_pixels(pixels)
-        contents = [prepared.contents[place] for place in good]
+        contents = [prepared.contents[row] for row in good]
         features = dict(prepared.known)
         if len(pixels):
             fresh = [content for content in contents if content not in prepared.known]
@@ -279,7 +283,7 @@ def _rows(outputs: NDArray[Any], fine: NDArray[np.float32] | None) -> list[Encod
 
 
 def fine_texts(fine: FineSpace | None, texts: Sequence[str | None]) -> list[NDArray[np.float32] | None]:
-    """The fine vector of each text; None where there is no text, or nothing of it can be read."""
+    """The fine vector of each text; None if it is missing, or the encoder cannot read any of it."""
     if fine is None:
         return [None] * len(texts)
     encoder = fine.encoder
@@ -290,17 +294,17 @@ def fine_texts(fine: FineSpace | None, texts: Sequence[str | None]) -> list[NDAr
 
 
 def encode_texts(words: TextEncoder, texts: Iterable[str | None]) -> list[bytes | None]:
-    """The packed code of each text; None where there is no text, or none of its words is known."""
-    said = _known(words, texts)
-    packed = iter(words.encode([text for text in said if text is not None]))
-    return [None if text is None else next(packed).tobytes() for text in said]
+    """The packed code of each text; None if it is missing, or none of its words is known."""
+    known = _known(words, texts)
+    packed = iter(words.encode([text for text in known if text is not None]))
+    return [None if text is None else next(packed).tobytes() for text in known]
 
 
 def text_outputs(words: TextEncoder, texts: Iterable[str | None]) -> list[NDArray[Any] | None]:
     """The real-valued outputs (bits,) of each text; None as in `encode_texts`."""
-    said = _known(words, texts)
-    outputs = iter(words.outputs([text for text in said if text is not None]))
-    return [None if text is None else next(outputs) for text in said]
+    known = _known(words, texts)
+    outputs = iter(words.outputs([text for text in known if text is not None]))
+    return [None if text is None else next(outputs) for text in known]
 
 
 def _known(words: TextEncoder, texts: Iterable[str | None]) -> list[str | None]:

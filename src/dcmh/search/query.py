@@ -43,11 +43,11 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Ask
     """A query of words, with known words suggested for unknown ones."""
     modality = modality or encoders.text
     if modality is None:
-        raise QueryError("The model of this index knows no words. Ask with a picture.")
+        raise QueryError("The model of this index knows no words.", hint="Ask with a picture.")
     if not isinstance(text, str):
         raise QueryError(f"The words to search for must be a text, not {type(text).__name__}.")
     if len(text) > LONGEST_QUERY:
-        raise QueryError(f"The query has {len(text):,} characters; at most {LONGEST_QUERY:,} are taken. Shorten it.")
+        raise QueryError(f"The query has {len(text):,} characters; the limit is {LONGEST_QUERY:,}.", hint="Shorten it.")
     words = encoders.words_of(modality)
     indexed = index_words(text)
     meaning = words.encoder or (encoders.fine.encoder if encoders.fine is not None else None)
@@ -79,10 +79,10 @@ def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> 
     """A query of a picture: a path, the bytes of a file, or a uint8 array."""
     modality = modality or encoders.picture
     if modality is None:
-        raise QueryError("The model of this index takes no pictures. Ask with words.")
+        raise QueryError("The model of this index takes no pictures.", hint="Ask with words.")
     named = str(image) if isinstance(image, str | Path) else None
     try:
-        outputs, fine = encoders.pictures(modality).one(image)
+        outputs, fine = encoders.pictures(modality).encode(image)
     except ImageError as error:
         raise QueryError(f"Cannot read {named or 'the picture'}: {error}. Give another picture.") from error
     code = codes.pack(codes.sign(outputs[None]))[0].tobytes()
@@ -112,7 +112,7 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
 def ask_code(encoders: Encoders, key: bytes, modality: str, indexed: Sequence[str]) -> Asked:
     """A query of a packed code, or of a `Query.key`, in a modality of the model or of the index."""
     if modality not in (*encoders.modalities, *indexed):
-        raise ParameterError(f"The model has no {modality!r}. It has: {', '.join(encoders.modalities)}.")
+        raise ParameterError(f"The model has no {modality!r}.", hint=f"It has: {', '.join(encoders.modalities)}.")
     size = bytes_of(encoders.bits)
     width = 0 if encoders.fine is None else encoders.fine.dimensions
     if len(key) not in (size, size + width):
@@ -149,7 +149,7 @@ def _unknown(
     text: str, words: TextEncoder, nearest: dict[str, tuple[str, ...]], vocabulary: Path, *, texts_searched: bool
 ) -> QueryError:
     if not text.strip():
-        return QueryError("The query is empty. Give some words, or a picture.")
+        return QueryError("The query is empty.", hint="Give some words, or a picture.")
     shown = text if len(text) <= 60 else f"{text[:59]}…"
     if words.encoder is not None:
         name = os.path.basename(words.encoder.name)

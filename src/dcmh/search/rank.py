@@ -343,7 +343,9 @@ def _scopes(codes: Codes, request: Request, modality: str | None, items: int) ->
     own = request.modality
     if modality is not None:
         if modality not in codes:
-            raise ParameterError(f"The index has no {modality!r} codes. It has: {', '.join(codes) or 'nothing'}.")
+            raise ParameterError(
+                f"The index has no {modality!r} codes.", hint=f"It has: {', '.join(codes) or 'nothing'}."
+            )
         return [(modality, None)]
     if not request.is_text:
         return [(name, None) for name in codes]

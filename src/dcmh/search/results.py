@@ -1,4 +1,4 @@
-"""What a search gives back: hits, and what became of the query."""
+"""What a search returns: hits, and what became of the query."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, overload
 
 @dataclass(frozen=True)
 class Hit:
-    """One item found, and why.
+    """An item, and why it is a hit.
 
-    `modality` is the code that was near: that of its picture or that of its words. `score` orders the hits: the `fine` score,
-    and the share of the query's words that stand in the item's text or labels, `words`; both are None where the index has no
-    fine vectors, and distances order the hits. `precision` is the share of relevant items among hits of such scores, measured
-    on items that the model did not learn from, with queries of the same kind; None where it was not measured.
+    `modality` is that of the code at this distance: of the picture or of the text. Hits are ordered by `score`, the sum of the
+    `fine` score and the weighted share of the query's words that occur in the item's text or labels (`words`). Both scores are
+    None if the index has no fine vectors: then hits are ordered by distance. `precision` is the share of relevant items among
+    hits with such scores, measured on held-out items with queries of the same kind; None if it was not measured.
     """
 
     id: int
@@ -32,6 +32,7 @@ class Hit:
     words: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """A record for JSON."""
         return {
             "id": self.id,
             "distance": self.distance,
@@ -50,9 +51,9 @@ class Hit:
 
 @dataclass(frozen=True)
 class Query:
-    """What was asked. `nearest` offers known words for those that are unknown.
+    """A query. `used` and `ignored` are its known and unknown words; `nearest` suggests known words for unknown ones.
 
-    `key` is the code, followed by the quantised fine vector where there is one: `SearchIndex.near` takes either.
+    `key` is the code, followed by the quantised fine vector if there is one; `SearchIndex.near` takes both.
     """
 
     text: str | None = None
@@ -65,6 +66,7 @@ class Query:
     kind: str = "picture"  # or "word", or "sentence": queries of different kinds have different precision
 
     def to_json(self) -> dict[str, Any]:
+        """A record for JSON."""
         return {
             "text": self.text,
             "image": self.image,
@@ -77,11 +79,10 @@ class Query:
 
 @dataclass(frozen=True)
 class Hits:
-    """The hits of one query, best first, older items first where they are equal; a sequence of `Hit`.
+    """The hits of one query, best first, at equal scores the older item first; a sequence of `Hit`.
 
-    `nearest` is the nearest item at all: that tells why nothing was found within a radius. `candidates` is how many items the
-    second stage scored, where the first stage chose them; None where all were scored. `below` counts the hits that were left
-    out because their precision is lower than was asked for.
+    `nearest` is the nearest item, also if it is outside the radius. `candidates` is the number of items that the second stage
+    scored; None if it scored all. `below` is the number of hits that were left out because of `at_least`.
     """
 
     hits: tuple[Hit, ...]
@@ -108,6 +109,7 @@ class Hits:
         return self.hits[which]
 
     def to_json(self) -> dict[str, Any]:
+        """A record for JSON."""
         return {
             "query": self.query.to_json(),
             "searched": self.searched,

@@ -31,8 +31,8 @@ from dcmh.util.atomic import whole_file
 
 LEAST = 32 * BATCH  # rows in a shard: whole batches, also of those that a GPU takes
 MOST_SHARDS = 20_000
-GLANCE = 0.2  # seconds between looks at what others have done
-LONGEST_WAIT = 60.0  # seconds for the first process to begin
+POLL_SECONDS = 0.2
+LONGEST_WAIT = 60.0  # seconds for the first process to create the folder
 
 Progress = Callable[[int, int], None]
 Codes = dict[int, bytes]  # row to packed code
@@ -103,7 +103,7 @@ def _picture_codes(
 
 
 class Shards:
-    """A column in shards; `folder` holds those that are done, until all are."""
+    """A column in shards; finished ones are in `folder` until all are."""
 
     def __init__(self, folder: Path, encoders: Encoders, column: Column, modality: str) -> None:
         self.folder = folder
@@ -116,21 +116,21 @@ class Shards:
         self._name = _identity(encoders, column, modality)  # another model or other data make other files
 
     def open(self) -> None:
-        """Make the folder: what the first process does, and removes at the end."""
+        """Create the folder. The first process does it, and removes it at the end."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def help(self, first: int, over: Callable[[], bool]) -> None:
-        """Work while the first process has the folder open; wait for it, unless all is over or it never comes."""
+        """Encode shards while the first process keeps the folder; return if it does not appear, or `over()` says it is done."""
         end = time.monotonic() + LONGEST_WAIT
         while not self.folder.is_dir():
             if over() or time.monotonic() > end:
                 return
-            time.sleep(GLANCE)
+            time.sleep(POLL_SECONDS)
         with contextlib.suppress(FileNotFoundError):  # the first process has finished
             self.work(first)
 
     def work(self, first: int = 0, progress: Progress | None = None) -> None:
-        """Encode the shards that nobody has done or holds, those from `first` on before the others."""
+        """Encode the shards that are neither done nor locked, starting with `first`."""
         for shard in [*range(first, len(self.parts)), *range(first)]:
             if self._done(shard).exists():
                 continue
@@ -141,48 +141,51 @@ class Shards:
                 progress(self.count(), len(self.rows))
 
     def finish(self, progress: Progress | None = None) -> tuple[Codes, Failed]:
-        """Wait for the others, take over what they leave, and give all codes and failures by row."""
+        """Wait for the other processes, take over what they leave, and return all codes and failures by row."""
         self.open()
         while any(not self._done(shard).exists() for shard in range(len(self.parts))):
             self.work(progress=progress)
-            time.sleep(GLANCE)
+            time.sleep(POLL_SECONDS)
         self.encoders.rest()
-        found: Codes = {}
+        packed_codes: Codes = {}
         failed: Failed = {}
         for shard in range(len(self.parts)):
             with np.load(self._done(shard), allow_pickle=False) as stored:
                 rows, packed = stored["rows"].tolist(), stored["packed"]
-                found.update((row, code.tobytes()) for row, code in zip(rows, packed, strict=True))
+                packed_codes.update((row, code.tobytes()) for row, code in zip(rows, packed, strict=True))
                 failed.update((int(row), reason) for row, reason in json.loads(str(stored["failed"])).items())
-        return found, failed
+        return packed_codes, failed
 
     def remove(self) -> None:
+        """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def count(self) -> int:
-        """How many rows are done."""
+        """The number of finished rows."""
         return sum(len(part) for shard, part in enumerate(self.parts) if self._done(shard).exists())
 
     def _encode(self, shard: int, progress: Progress | None) -> None:
-        part, before = self.parts[shard], self.count() if progress else 0
+        rows, before = self.parts[shard], self.count() if progress else 0
 
         def tell(done: int, total: int) -> None:
             if progress:
                 progress(before + done, len(self.rows))
 
-        found, failed = encode_column(self.encoders, self.column.take(part), self.modality, progress=tell)
-        local = sorted(found)
-        packed = np.frombuffer(b"".join(found[row] for row in local), np.uint8).reshape(len(local), -1 if local else 0)
-        reasons = json.dumps({str(part[row]): reason for row, reason in failed.items()})
+        encoded, failed = encode_column(self.encoders, self.column.take(rows), self.modality, progress=tell)
+        local = sorted(encoded)
+        packed = np.frombuffer(b"".join(encoded[row] for row in local), np.uint8).reshape(
+            len(local), -1 if local else 0
+        )
+        reasons = json.dumps({str(rows[row]): reason for row, reason in failed.items()})
         with whole_file(self._done(shard)) as draft, open(draft, "wb") as file:
-            np.savez(file, rows=part[local], packed=packed, failed=np.array(reasons))
+            np.savez(file, rows=rows[local], packed=packed, failed=np.array(reasons))
 
     def _done(self, shard: int) -> Path:
         return self.folder / f"{self._name}-{shard:05}.npz"
 
     @contextlib.contextmanager
     def _claim(self, shard: int) -> Iterator[bool]:
-        """Within the block the shard is this process's alone, or the answer was no."""
+        """Lock a shard for the block; gives False if another process has it."""
         with open(self.folder / f"{self._name}-{shard:05}.lock", "w") as lock:
             yield _locked(lock)
 
@@ -200,7 +203,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def _identity(encoders: Encoders, column: Column, modality: str) -> str:
-    """A hash of the model and of what is to be encoded, as far as it can be known without reading pictures."""
+    """A hash of the model and of the data, without reading pictures: their paths, sizes and times stand for them."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{encoders.record['fingerprint']} {modality} {len(column)} ".encode())
     for row in range(len(column)):

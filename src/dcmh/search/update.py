@@ -66,7 +66,7 @@ class Update:
         self.modalities = encoders.check(data)
         self.joint = store.about("codes") == JOINT
         shown = encoders.text if encoders.text in data.modalities else None
-        self.text = None if self.joint else shown  # its code is made apart: a new text leaves the picture's code alone
+        self.text = None if self.joint else shown  # has a code of its own: a new text does not change the picture's
         self.sources = [name for name in self.modalities if name != self.text]  # what an item's content is made of
         self.code_names = [JOINT] if self.joint else self.sources
         self.compared = Comparison(store, data, self.sources, shown, root, partial=partial)
@@ -128,14 +128,14 @@ class Update:
                 yield self._finish(*ahead.popleft())
         finally:
             for _, prepared in ahead:
-                for one in prepared.values():
-                    one.cancel()
+                for pictures in prepared.values():
+                    pictures.cancel()
             self.encoders.rest()
 
     def _groups(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         group: list[Entry] = []
         pictures = 0
-        for entry in self._looked_at(entries):
+        for entry in self._hashed(entries):
             group.append(entry)
             pictures += entry.encode
             if len(group) == ENTRIES or (pictures >= PICTURES and pictures >= self._at_once):
@@ -146,14 +146,14 @@ class Update:
 
     @cached_property
     def _at_once(self) -> int:
-        """Pictures in a group. Asked for when there are some, as it loads the network."""
+        """Pictures in a group. Computed when there are some, as it loads the network."""
         columns = [
             name for name in self.sources if isinstance(self.data[name], Images) and self.data.observed(name).any()
         ]
         return PICTURES * max((self.encoders.pictures(name).batch // BATCH for name in columns), default=1)
 
-    def _looked_at(self, entries: list[Entry]) -> Iterator[Entry]:
-        """Entries with the hash of their content, and their content, once for each hash."""
+    def _hashed(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Entries with the hash of their content, and with the content, which entries of the same hash share."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-hash") as pool:
             for start in range(0, len(entries), HASHED_AHEAD):
                 block = entries[start : start + HASHED_AHEAD]
@@ -171,8 +171,8 @@ class Update:
         fine = {name: self.store.fine_of(name, ids) for name in self.code_names} if ids else {}
         return {
             content: Content(
-                {name: found[item.id] for name, found in codes.items() if item.id in found},
-                {name: found[item.id] for name, found in fine.items() if item.id in found},
+                {name: by_id[item.id] for name, by_id in codes.items() if item.id in by_id},
+                {name: by_id[item.id] for name, by_id in fine.items() if item.id in by_id},
             )
             for content, item in items.items()
         }
@@ -216,7 +216,7 @@ class Update:
         entry.content = known
 
     def _recognise(self, entry: Entry, content: bytes) -> None:
-        """A new item whose content is that of a gone one has only moved, and keeps its id."""
+        """A new item with the content of a gone one was only moved, and keeps its id."""
         same = self.compared.gone.get(content)
         if same:
             entry.before = same.pop(0)
@@ -246,25 +246,25 @@ class Update:
             column = self.data[name]
             chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
             encoded: dict[int, Encoded] = {}  # by row
-            for entry, found in zip(chosen, self._encode(name, chosen, prepared) if chosen else (), strict=True):
+            for entry, result in zip(chosen, self._encode(name, chosen, prepared) if chosen else (), strict=True):
                 assert entry.content is not None
-                if isinstance(found, ImageError):
-                    entry.content.reason = str(found)
-                elif found is not None:
-                    encoded[entry.row] = found
+                if isinstance(result, ImageError):
+                    entry.content.reason = str(result)
+                elif result is not None:
+                    encoded[entry.row] = result
             if self.joint:
-                for row, found in encoded.items():
-                    total[row] = _sum(total.get(row), found)
+                for row, result in encoded.items():
+                    total[row] = _sum(total.get(row), result)
             else:
                 self._keep(name, encoded, group)
         self._keep(JOINT, total, group)
         return group
 
     def _keep(self, name: str, encoded: dict[int, Encoded], group: list[Entry]) -> None:
-        """Note the codes, which are the signs of the outputs, and the fine vectors."""
+        """Set the codes, which are the signs of the outputs, and the fine vectors of contents."""
         if not encoded:
             return
-        outputs = np.stack([one.outputs for one in encoded.values()])
+        outputs = np.stack([item.outputs for item in encoded.values()])
         packed = dict(zip(encoded, codes.pack(codes.sign(outputs)), strict=True))
         for entry in group:
             if entry.content is not None and entry.row in packed:
@@ -279,16 +279,16 @@ class Update:
         return self.encoders.fine.quantise(fine / max(length, 1e-9)).tobytes()
 
     def _encode(self, name: str, chosen: list[Entry], prepared: dict[str, Prepared]) -> Sequence[Any]:
-        """What one modality says about some items; None for words that are all unknown."""
+        """Encode one modality of some items; None for a text without a known word."""
         column = self.data[name]
         if isinstance(column, Images):
             return self.encoders.pictures(name).outputs(prepared[name])
         if isinstance(column, Texts):
             texts = [column.values[entry.row] for entry in chosen]
-            said = zip(
+            pairs = zip(
                 text_outputs(self.encoders.words_of(name), texts), fine_texts(self.encoders.fine, texts), strict=True
             )
-            return [None if outputs is None else Encoded(outputs, fine) for outputs, fine in said]
+            return [None if outputs is None else Encoded(outputs, fine) for outputs, fine in pairs]
         rows = np.array([entry.row for entry in chosen])
         outputs, vectors = self.encoders.vectors(name, column.take(rows))
         return [Encoded(row, None if vectors is None else vectors[i]) for i, row in enumerate(outputs)]
@@ -307,7 +307,7 @@ class Update:
             return
         text_codes: list[bytes | None] = []
         text_fine: list[bytes | None] = []
-        for start in range(0, len(entries), ENTRIES):  # code and fine vector of a text ask for the same sentence vector
+        for start in range(0, len(entries), ENTRIES):  # code and fine vector of a text share its sentence vector
             text_codes += self._text_codes(entries[start : start + ENTRIES])
             text_fine += self._text_fine(entries[start : start + ENTRIES])
         with self.store.writing():
@@ -325,8 +325,8 @@ class Update:
     def _text_fine(self, entries: list[Entry]) -> list[bytes | None]:
         if self.text is None:
             return [None] * len(entries)
-        found = fine_texts(self.encoders.fine, [entry.item.text for entry in entries])
-        return [None if vector is None else self._quantised(vector) for vector in found]
+        vectors = fine_texts(self.encoders.fine, [entry.item.text for entry in entries])
+        return [None if vector is None else self._quantised(vector) for vector in vectors]
 
     def _write(self, entry: Entry, text_code: bytes | None, text_fine: bytes | None) -> None:
         item, before, content = entry.item, entry.before, entry.content
@@ -376,9 +376,9 @@ class Update:
             self.changes.unchanged += 1
 
 
-def _sum(one: Encoded | None, other: Encoded) -> Encoded:
-    """What two modalities of an item say together."""
-    if one is None:
-        return Encoded(np.asarray(other.outputs, np.float64), other.fine)
-    fine = [vector for vector in (one.fine, other.fine) if vector is not None]
-    return Encoded(one.outputs + np.asarray(other.outputs, np.float64), sum(fine[1:], fine[0]) if fine else None)
+def _sum(total: Encoded | None, more: Encoded) -> Encoded:
+    """The sum over the modalities of an item."""
+    if total is None:
+        return Encoded(np.asarray(more.outputs, np.float64), more.fine)
+    fine = [vector for vector in (total.fine, more.fine) if vector is not None]
+    return Encoded(total.outputs + np.asarray(more.outputs, np.float64), sum(fine[1:], fine[0]) if fine else None)

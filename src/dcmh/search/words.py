@@ -1,7 +1,7 @@
 """Words to codes without torch: the text side of a model, from memory-mapped weights.
 
 A word query needs a few rows of the first layer and all of the last: of 50 MB of weights it reads about one.
-The same encoder serves index and query, row by row, so that a text's code does not depend on what it is encoded with.
+Index and query use the same encoder, row by row, so that the code of a text does not depend on the texts around it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class WordEncoder:
         bits = self.layers[-1][1].shape[0]
         outputs = np.empty((len(texts), bits), np.float32)
         for start in range(0, len(texts), 256):
-            part = texts[start : start + 256]
-            bags = self.bag.transform(part)
-            meanings = None if self.encoder is None else sentences.encode(self.encoder, part)
+            block = texts[start : start + 256]
+            bags = self.bag.transform(block)
+            meanings = None if self.encoder is None else sentences.encode(self.encoder, block)
             for row, bag in enumerate(bags):
                 outputs[start + row] = self._forward(bag, None if meanings is None else meanings[row])
         return outputs
@@ -103,9 +103,9 @@ class ModelWords:
 
 
 def text_modality(record: Mapping[str, Any]) -> str | None:
-    """The modality of a model that is queried with words, by its model.json; None where there is none."""
-    found = [name for name, view in record["modalities"].items() if view.get("view") in ("words", "sentences")]
-    return "text" if "text" in found else found[0] if found else None
+    """The modality of a model that is queried with words, from its model.json; None if there is none."""
+    names = [name for name, view in record["modalities"].items() if view.get("view") in ("words", "sentences")]
+    return "text" if "text" in names else names[0] if names else None
 
 
 def open_words(folder: Path | str, record: Mapping[str, Any], modality: str) -> TextEncoder:
