@@ -37,7 +37,7 @@ def test_what_is_an_address():
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("postgresql:/user@host/db", "is no address"),
+        ("postgresql:/user@host/db", "is not an address"),
         ("postgresql://user:secret@host/db", "names no collection"),
         ("postgresql://user:secret@host?collection=a", "names no database"),
         ("postgresql://user:secret@host/db/more?collection=a", "names no database"),

@@ -1,10 +1,10 @@
-"""Addresses of collections on a server, and how to speak of them without their password.
+"""Addresses of collections on a server, and how to print them without their password.
 
     postgresql://user@host:5432/database?collection=photos
     milvus://host:19530/photos            or milvus://user@host/database/photos
 
-A password may stand after the user's name; better is PGPASSWORD or ~/.pgpass for PostgreSQL, MILVUS_USER and
-MILVUS_PASSWORD or MILVUS_TOKEN for Milvus, as command lines are seen by other users of a machine.
+A password may follow the user's name, but other users of a machine can see command lines: prefer PGPASSWORD or ~/.pgpass for
+PostgreSQL, and MILVUS_USER with MILVUS_PASSWORD, or MILVUS_TOKEN, for Milvus.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENGINES = {"postgresql": "postgres", "postgres": "postgres", "milvus": "milvus"}
 PORTS = {"postgres": 5432, "milvus": 19530}
 APPROXIMATE = {"postgres": "hnsw", "milvus": "ivf"}
 CONSISTENCY = ("strong", "session", "bounded", "eventually")
-# What may follow the question mark; the first row is ours, the second goes to PostgreSQL's own library.
+# Options after the question mark: ours, and those that are passed to libpq.
 OPTIONS = {
     "postgres": (("collection", "approximate", "effort", "patience"), ("host", "port", "sslmode", "sslrootcert")),
     "milvus": (("approximate", "effort", "patience", "consistency", "tls"), ()),
@@ -35,7 +35,7 @@ _SECRET = re.compile(r"([a-z]+://[^/@:]*):.*@", re.DOTALL)
 
 @dataclass(frozen=True)
 class Address:
-    """Where a collection lies. As a string it has no password."""
+    """The address of a collection. `str` leaves the password out."""
 
     engine: str  # "postgres" or "milvus"
     host: str
@@ -53,73 +53,73 @@ class Address:
         options = {name: value for name, value in self.options.items() if name != "patience"}
         if self.engine == "postgres":
             socket = {"host": self.host} if "/" in self.host else {}
-            asked = urlencode({**socket, "collection": self.collection, **options}, safe="/")
-            return f"postgresql://{user}{'' if socket else host + port}/{quote(self.database)}?{asked}"
+            query = urlencode({**socket, "collection": self.collection, **options}, safe="/")
+            return f"postgresql://{user}{'' if socket else host + port}/{quote(self.database)}?{query}"
         path = f"{quote(self.database)}/{self.collection}" if self.database else self.collection
         return f"milvus://{user}{host}{port}/{path}{'?' if options else ''}{urlencode(options)}"
 
     @property
     def identity(self) -> str:
-        """The same for every way to write the address of one collection."""
+        """The same for all spellings of the address of one collection."""
         return f"{self.engine} {self.host} {self.port} {self.database} {self.collection}"
 
     @property
     def approximate(self) -> bool:
-        """Whether answers may miss hits, in return for speed."""
+        """Whether searches may miss hits, in return for speed."""
         return "approximate" in self.options
 
     @property
     def patience(self) -> float | None:
-        """For how many seconds a server that is away is waited for; None: as the caller thinks fit."""
+        """For how many seconds to wait for an unreachable server; None: the caller's default."""
         return float(self.options["patience"]) if "patience" in self.options else None
 
     @property
     def effort(self) -> int | None:
-        """How much an approximate search looks at: ef_search of HNSW, nprobe of IVF."""
+        """How thorough an approximate search is: ef_search of HNSW, nprobe of IVF."""
         return int(self.options["effort"]) if "effort" in self.options else None
 
     def scrub(self, text: str) -> str:
-        """Text that came from elsewhere, without the password."""
-        said = " ".join(text.split())
+        """The text of an error of the server, without the password."""
+        scrubbed = " ".join(text.split())
         for secret in {self.password, quote(self.password or "", safe=""), os.environ.get("PGPASSWORD")}:
             if secret:
-                said = said.replace(secret, "***")
+                scrubbed = scrubbed.replace(secret, "***")
         for name in ("MILVUS_PASSWORD", "MILVUS_TOKEN"):
             if os.environ.get(name):
-                said = said.replace(os.environ[name], "***")
-        return said
+                scrubbed = scrubbed.replace(os.environ[name], "***")
+        return scrubbed
 
 
 def is_address(place: Path | str | Address) -> bool:
     """Whether this names a collection on a server rather than a folder."""
     if isinstance(place, Address):
         return True
-    # A Path has made one slash of two; it is recognised all the same, to be refused with a sentence by `parse`.
+    # A Path turns // into /. Such an address is recognised nevertheless, so that `parse` can explain what is wrong.
     scheme, _, rest = str(place).partition(":")
     return scheme in ENGINES and rest.startswith("/")
 
 
 def hide_secrets(word: str) -> str:
-    """One word of a command line, without the password if it is an address."""
+    """A word of a command line; if it is an address, without its password."""
     return _SECRET.sub(r"\1@", word)
 
 
 def parse(address: Path | str | Address) -> Address:
-    """The parts of an address; a sentence that names what is wrong, and never the password."""
+    """Parse an address. Errors say what is wrong, and never contain the password."""
     if isinstance(address, Address):
         return address
-    said = str(address)
-    scheme, _, rest = said.partition("://")
+    text = str(address)
+    scheme, _, rest = text.partition("://")
     if scheme not in ENGINES or not rest:
-        raise ParameterError(f"{_shown(said)} is no address. Write for example {' or '.join(EXAMPLES.values())}.")
+        raise ParameterError(f"{_shown(text)} is not an address. Write for example {' or '.join(EXAMPLES.values())}.")
     engine = ENGINES[scheme]
     try:
-        parts = urlsplit(said)
+        parts = urlsplit(text)
         port, host = parts.port, parts.hostname or ""
     except ValueError:
         raise ParameterError(f"The host or port of this {scheme} address cannot be read. {_example(engine)}") from None
-    options = _options(parts, engine, said)
-    database, collection = _named(parts, engine, options, said)
+    options = _options(parts, engine, text)
+    database, collection = _named(parts, engine, options, text)
     return Address(
         engine,
         options.pop("host", host) or "127.0.0.1",
@@ -132,20 +132,20 @@ def parse(address: Path | str | Address) -> Address:
     )
 
 
-def _options(parts: SplitResult, engine: str, said: str) -> dict[str, str]:
+def _options(parts: SplitResult, engine: str, text: str) -> dict[str, str]:
     try:
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise ParameterError(f"{_shown(said)}: what follows ? cannot be read. {_example(engine)}") from None
+        raise ParameterError(f"{_shown(text)}: what follows ? cannot be read. {_example(engine)}") from None
     ours, others = OPTIONS[engine]
     options = dict(given)
     for name in options:
         if name not in (*ours, *others):
             raise ParameterError(
-                f"{_shown(said)}: there is no option {name!r}. {engine} takes: {', '.join((*ours, *others))}."
+                f"{_shown(text)}: there is no option {name!r}. {engine} takes: {', '.join((*ours, *others))}."
             )
     if len(options) < len(given):
-        raise ParameterError(f"{_shown(said)}: an option is given twice. Give it once.")
+        raise ParameterError(f"{_shown(text)}: an option is given twice. Give it once.")
     _check("approximate", options, lambda value: value == APPROXIMATE[engine], f"it can be {APPROXIMATE[engine]}")
     _check("effort", options, lambda value: value.isdigit() and int(value) > 0, "it is a whole number of at least 1")
     _check("port", options, str.isdigit, "it is a number")
@@ -155,20 +155,20 @@ def _options(parts: SplitResult, engine: str, said: str) -> dict[str, str]:
     return options
 
 
-def _named(parts: SplitResult, engine: str, options: dict[str, str], said: str) -> tuple[str, str]:
+def _named(parts: SplitResult, engine: str, options: dict[str, str], text: str) -> tuple[str, str]:
     """The database and the collection."""
     names = [unquote(name) for name in parts.path.split("/")[1:]]
     if engine == "postgres":
         collection = options.pop("collection", "")
         database = names[0] if len(names) == 1 else ""
         if not database or len(names) > 1:
-            raise ParameterError(f"{_shown(said)} names no database. {_example(engine)}")
+            raise ParameterError(f"{_shown(text)} names no database. {_example(engine)}")
     else:
         if not 1 <= len(names) <= 2 or not all(names):
-            raise ParameterError(f"{_shown(said)} names no collection. {_example(engine)}")
+            raise ParameterError(f"{_shown(text)} names no collection. {_example(engine)}")
         database, collection = names[0] if len(names) == 2 else "", names[-1]
     if not collection:
-        raise ParameterError(f"{_shown(said)} names no collection. {_example(engine)}")
+        raise ParameterError(f"{_shown(text)} names no collection. {_example(engine)}")
     if not _COLLECTION.fullmatch(collection):
         raise ParameterError(
             f"{collection!r} cannot name a collection: it takes up to 40 letters a-z, digits and _, a letter first."
@@ -178,7 +178,7 @@ def _named(parts: SplitResult, engine: str, options: dict[str, str], said: str) 
 
 def _check(name: str, options: dict[str, str], holds: object, rule: str) -> None:
     if name in options and not holds(options[name]):  # type: ignore[operator]
-        raise ParameterError(f"{name}={options[name]} makes no sense: {rule}.")
+        raise ParameterError(f"{name}={options[name]} is not valid: {rule}.")
 
 
 def _is_seconds(value: str) -> bool:
@@ -189,6 +189,6 @@ def _example(engine: str) -> str:
     return f"Write for example {EXAMPLES[engine]}."
 
 
-def _shown(said: str) -> str:
-    """What was given, cut before anything that could be a secret that we failed to recognise."""
-    return hide_secrets(said).partition("?")[0]
+def _shown(text: str) -> str:
+    """The given address without its password and without options, which may hold a secret as well."""
+    return hide_secrets(text).partition("?")[0]

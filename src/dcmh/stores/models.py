@@ -1,4 +1,4 @@
-"""Models that this machine keeps for indexes on servers: DCMH_HOME/models/FINGERPRINT."""
+"""The cache of models for indexes on servers: DCMH_HOME/models/FINGERPRINT."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ DRAFT = ".draft"
 
 
 def keep(model: Hasher | Path, report: str | None = None) -> Path:
-    """Copy a model here; where it lies now."""
-    place = home() / "models"
+    """Copy a model into the cache; returns its folder there."""
     if not isinstance(model, Path):
-        place.mkdir(parents=True, exist_ok=True)
-        with whole_folder(place / DRAFT) as draft:
+        cache = home() / "models"
+        cache.mkdir(parents=True, exist_ok=True)
+        with whole_folder(cache / DRAFT) as draft:
             model.save(draft / "model", extra={} if report is None else {model_folder.REPORT: report})
             return _copied(draft / "model")
     return _copied(model)
 
 
 def find(fingerprint: str) -> Path | None:
-    """The model of this fingerprint, if this machine has it."""
-    place = home() / "models" / fingerprint
-    return place if model_folder.is_model(place) else None
+    """The folder of the model with this fingerprint, if it is in the cache."""
+    folder = home() / "models" / fingerprint
+    return folder if model_folder.is_model(folder) else None
 
 
 def files_of(model: Path) -> dict[str, bytes]:
-    """The files of a model folder, as they are sent to a database."""
+    """The files of a model folder, to be stored in a database."""
     return {file.name: file.read_bytes() for file in sorted(model.iterdir()) if _belongs(file)}
 
 
 def restore(files: Mapping[str, bytes]) -> Path:
-    """Write a model that came from a database; where it lies now."""
-    place = home() / "models"
-    place.mkdir(parents=True, exist_ok=True)
-    with whole_folder(place / DRAFT) as draft:
+    """Write a model from a database into the cache; returns its folder."""
+    cache = home() / "models"
+    cache.mkdir(parents=True, exist_ok=True)
+    with whole_folder(cache / DRAFT) as draft:
         folder = draft / "model"
         folder.mkdir()
         for name, data in files.items():
@@ -59,7 +59,7 @@ def _copied(model: Path) -> Path:
     target = home() / "models" / fingerprint
     if target.exists() and model.resolve() == target.resolve():
         return target
-    model_folder.read_weights(model)  # whole, and what its fingerprint says
+    model_folder.read_weights(model)  # complete, and consistent with its fingerprint
     report = model / model_folder.REPORT
     if model_folder.is_model(target) and (not report.is_file() or _same(report, target / model_folder.REPORT)):
         return target
@@ -70,8 +70,8 @@ def _copied(model: Path) -> Path:
     return target
 
 
-def _same(one: Path, other: Path) -> bool:
-    return other.is_file() and one.read_bytes() == other.read_bytes()
+def _same(file: Path, other: Path) -> bool:
+    return other.is_file() and file.read_bytes() == other.read_bytes()
 
 
 def _belongs(file: Path) -> bool:

@@ -1,6 +1,6 @@
-"""The catalogue of an index: which item is number 417, where it came from, and its codes. One SQLite file.
+"""The catalogue of an index folder: items, codes, fine vectors and words in one SQLite file.
 
-It is the truth of an index: whatever is committed here survives a kill, and everything else can be made from it.
+It is the source of truth: what is committed here survives a kill, and everything else can be derived from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dcmh.stores.base import Item, Skipped
 from dcmh.util.atomic import whole_file
 from dcmh.util.text import index_words
 
-# Version n of the schema is what the first n steps make. An older file gets the steps that it lacks; add, never edit.
+# Version n of the schema is the result of the first n steps. An older file gets those it lacks. Append; never edit.
 MIGRATIONS = [
     """
     CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -71,7 +71,7 @@ _AT_ONCE = 500  # SQLite takes at least 999 parameters
 
 
 class Catalogue:
-    """An open catalogue. Threads may share it. Changes happen inside `writing()`, all of them or none."""
+    """An open catalogue. Threads may share it. Changes are made inside `writing()`, all of them or none."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -99,9 +99,9 @@ class Catalogue:
 
     @classmethod
     def create(cls, path: Path | str, about: Mapping[str, str]) -> Self:
-        """A new, empty catalogue, in place of whatever was there."""
+        """Create an empty catalogue, replacing an existing file."""
         path = Path(path)
-        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)  # it would be played back into the new file
+        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)  # SQLite would roll it back into the new file
         with whole_file(path) as draft:
             catalogue = cls(draft)
             with catalogue.writing():
@@ -111,12 +111,13 @@ class Catalogue:
         return cls(path)
 
     def close(self) -> None:
+        """Close the file."""
         self._closed = True
         self._database.close()
 
     @property
     def place(self) -> str:
-        """How to name it to people: the folder of its index."""
+        """The folder of the index."""
         return str(self.path.parent)
 
     def __len__(self) -> int:
@@ -126,19 +127,21 @@ class Catalogue:
 
     @property
     def generation(self) -> int:
-        """Grows with every change: what was made from another generation is out of date."""
+        """A number that grows with every change by any process."""
         return int(self.about("generation") or 0)
 
     def about(self, key: str) -> str | None:
+        """A property of the whole index."""
         rows = self._run("SELECT value FROM about WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
     def note(self, key: str, value: str) -> None:
+        """Set a property of the whole index."""
         self._run("INSERT OR REPLACE INTO about VALUES (?, ?)", (key, value))
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Within the block changes are one transaction."""
+        """Inside the block all changes are one transaction."""
         with self._lock:
             self._run("BEGIN IMMEDIATE")
             try:
@@ -160,17 +163,17 @@ class Catalogue:
             last = rows[-1][0]
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
-        """Some items, by id; those that are not there are left out."""
+        """Items by id; unknown ids are left out."""
         wanted = list(ids)
         found: dict[int, Item] = {}
         for start in range(0, len(wanted), _AT_ONCE):
-            part = wanted[start : start + _AT_ONCE]
-            rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE id IN ({','.join('?' * len(part))})", part)
+            block = wanted[start : start + _AT_ONCE]
+            rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE id IN ({','.join('?' * len(block))})", block)
             found.update((row[0], _item(row)) for row in rows)
         return found
 
     def find(self, name: str) -> Item | None:
-        """The item of this name."""
+        """The item with this name."""
         rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE name = ?", (name,))
         return _item(rows[0]) if rows else None
 
@@ -179,15 +182,15 @@ class Catalogue:
         wanted = list(set(contents))
         found: dict[bytes, Item] = {}
         for start in range(0, len(wanted), _AT_ONCE):
-            part = wanted[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(part))
-            for row in self._run(f"SELECT {_COLUMNS} FROM items WHERE content IN ({marks}) ORDER BY id", part):
+            block = wanted[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(block))
+            for row in self._run(f"SELECT {_COLUMNS} FROM items WHERE content IN ({marks}) ORDER BY id", block):
                 item = _item(row)
                 found.setdefault(item.content or b"", item)
         return found
 
     def put(self, item: Item) -> int:
-        """Add an item, or replace the one of its id; its id."""
+        """Add an item, or replace the one with its id; returns the id."""
         labels = json.dumps(item.labels, ensure_ascii=False)
         values = (item.name, item.path, item.text, labels)
         values_of_file = (item.content, item.size, item.mtime_ns)
@@ -225,7 +228,7 @@ class Catalogue:
     # -- codes ----------------------------------------------------------------------------------------------------
 
     def set_code(self, item: int, modality: str, code: bytes | None) -> None:
-        """Give an item its packed code in a modality; None takes it away."""
+        """Set the packed code of an item in a modality; None removes it."""
         if code is None:
             self._run("DELETE FROM codes WHERE modality = ? AND id = ?", (modality, item))
         else:
@@ -236,7 +239,7 @@ class Catalogue:
         return self._names("codes")
 
     def _names(self, table: str) -> list[str]:
-        """The modalities of a table: one step of its primary key for each."""
+        """The modalities in a table, by one step in its primary key for each."""
         found = [""]
         while rows := self._run(f"SELECT min(modality) FROM {table} WHERE modality > ?", (found[-1],)):
             if rows[0][0] is None:
@@ -245,7 +248,7 @@ class Catalogue:
         return found[1:]
 
     def code_counts(self) -> dict[str, int]:
-        """How many items have a code in each modality."""
+        """The number of items that have a code in each modality."""
         return dict(self._run("SELECT modality, count(*) FROM codes GROUP BY modality"))
 
     def codes_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
@@ -266,7 +269,7 @@ class Catalogue:
     # -- fine vectors ---------------------------------------------------------------------------------------------
 
     def set_fine(self, item: int, modality: str, vector: bytes | None) -> None:
-        """Give an item its fine vector in a modality, a byte for each dimension; None takes it away."""
+        """Set the fine vector of an item in a modality, one byte per dimension; None removes it."""
         if vector is None:
             self._run("DELETE FROM fine WHERE modality = ? AND id = ?", (modality, item))
         else:
@@ -305,7 +308,7 @@ class Catalogue:
     # -- words in texts and labels --------------------------------------------------------------------------------
 
     def word_counts(self, words: Iterable[str]) -> dict[str, int]:
-        """How many items hold each of these words (see `dcmh.util.text.index_words`) in their text or labels."""
+        """The number of items that contain each word (see `dcmh.util.text.index_words`) in their text or labels."""
         found = {}
         for word in words if self.has_words else ():
             rows = self._run("SELECT doc FROM word_counts WHERE term = ?", (word,))
@@ -313,7 +316,7 @@ class Catalogue:
         return found
 
     def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
-        """Ids of the items that hold a word, ascending; of some items only, if `among` names them."""
+        """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
         if not self.has_words:
             return np.empty(0, np.int64)
         quoted = f'"{word}"'
@@ -330,14 +333,16 @@ class Catalogue:
     # -- what was skipped -----------------------------------------------------------------------------------------
 
     def skipped(self) -> dict[str, Skipped]:
-        """Name and reason of all that could not be indexed."""
+        """Everything that could not be indexed, by name."""
         rows = self._run("SELECT name, reason, size, mtime_ns FROM skipped ORDER BY name")
         return {name: Skipped(reason, size, mtime_ns) for name, reason, size, mtime_ns in rows}
 
     def skip(self, name: str, why: Skipped) -> None:
+        """Record an item that cannot be indexed."""
         self._run("INSERT OR REPLACE INTO skipped VALUES (?, ?, ?, ?)", (name, why.reason, why.size, why.mtime_ns))
 
     def unskip(self, names: Iterable[str]) -> None:
+        """Remove such records."""
         for name in names:
             self._run("DELETE FROM skipped WHERE name = ?", (name,))
 
@@ -362,7 +367,7 @@ class Catalogue:
                     raise
             else:
                 version = len(MIGRATIONS)
-        self.has_words = version >= 2  # an older index that may not be written has neither words nor fine vectors
+        self.has_words = version >= 2  # an older, read-only index has neither words nor fine vectors
         self._run("SELECT value FROM about WHERE key = 'generation'")  # is it a catalogue at all
 
     def _take_steps(self) -> None:
@@ -382,7 +387,7 @@ class Catalogue:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """SQLite's errors as sentences."""
+        """Turn errors of SQLite into errors that say what to do."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -392,9 +397,9 @@ class Catalogue:
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                 raise BusyError(f"Another process is writing {folder}. Wait for it, then try again.") from error
             if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-                raise ModelError(f"{folder} may not be written ({error}). Check its rights, or copy it.") from error
+                raise ModelError(f"Cannot write to {folder} ({error}). Check its permissions, or copy it.") from error
             if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
-                raise ModelError(f"{folder} cannot be written ({error}). Check the free space and the disk.") from error
+                raise ModelError(f"Cannot write to {folder} ({error}). Check the free space and the disk.") from error
             raise ModelError(
                 f"The index {folder} is damaged: {self.path.name}: {error}. {_again(self.path)}"
             ) from error

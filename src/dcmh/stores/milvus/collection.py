@@ -1,4 +1,4 @@
-"""The collection of codes on Milvus: how it is made and indexed, and how its rows are read and written."""
+"""A collection of codes in Milvus: creating and indexing it, reading and writing its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_VECTOR = bytes(1)  # Milvus wants a vector in every collection
 
 
 class Collection:
-    """A collection of codes of `bits` bits. `open` it before anything else."""
+    """A collection of codes of `bits` bits. Call `open` first."""
 
     fields: Callable[[Any], None] | None = None  # adds others than alone to a schema
 
@@ -34,7 +34,7 @@ class Collection:
         self.lists = LISTS  # of its index, if that has any
 
     def open(self, *, create: bool) -> None:
-        """Load the collection, made if it is not there and `create`; refuse one of other codes."""
+        """Load the collection; create it if it does not exist and `create`; refuse one of other codes."""
 
         def prepare(client: Any, _: int) -> None:
             if not client.has_collection(self.name, timeout=ANSWER_SECONDS):
@@ -54,9 +54,9 @@ class Collection:
                 f"{self.server.address} holds codes of {found} bits, not of {self.bits}. "
                 "Use the model it was made with, or another collection."
             )
-        said = client.describe_index(self.name, "code", timeout=ANSWER_SECONDS) or {}
-        self.kind = said.get("index_type", "BIN_FLAT")
-        self.lists = int(said.get("nlist", LISTS))
+        index = client.describe_index(self.name, "code", timeout=ANSWER_SECONDS) or {}
+        self.kind = index.get("index_type", "BIN_FLAT")
+        self.lists = int(index.get("nlist", LISTS))
 
     # -- the index --------------------------------------------------------------------------------------------------
 
@@ -86,10 +86,10 @@ class Collection:
     def _wait_for_index(self) -> None:
         end = time.monotonic() + BUILD_SECONDS
         while time.monotonic() < end:
-            said = self.server.call(
+            index = self.server.call(
                 lambda client, _: client.describe_index(self.name, "code", timeout=ANSWER_SECONDS), patience=LOADING
             )
-            if not said.get("pending_index_rows") and said.get("state") != "InProgress":
+            if not index.get("pending_index_rows") and index.get("state") != "InProgress":
                 break
             time.sleep(0.2)
         count = self.count()
@@ -97,7 +97,7 @@ class Collection:
             self._wait_for_hand_over(count)
 
     def _wait_for_hand_over(self, count: int) -> None:
-        """Until then Milvus searches what it took in, ten times slower; the answers are the same."""
+        """Wait until sealed segments are loaded: before, searches are ten times slower, with the same results."""
         end = time.monotonic() + HAND_OVER_SECONDS
         while time.monotonic() < end:
             segments = self.server.call(
@@ -110,6 +110,7 @@ class Collection:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def count(self) -> int:
+        """The number of rows."""
         return int(self.query("", ["count(*)"])[0]["count(*)"])
 
     def query(
@@ -148,12 +149,12 @@ class Collection:
             after = f"id > {rows[-1]['id']}"
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of the ids are there."""
+        """Which of the ids exist."""
         found = []
         if len(ids) and not self.query(f"id >= {ids.min()} and id <= {ids.max()}", ["id"], limit=1, patience=LOADING):
             return np.empty(0, np.int64)
-        for part in parts(ids, BATCH):
-            found += [row["id"] for row in self.query(f"id in {part.tolist()}", ["id"], patience=LOADING)]
+        for block in blocks(ids, BATCH):
+            found += [row["id"] for row in self.query(f"id in {block.tolist()}", ["id"], patience=LOADING)]
         return np.unique(np.array(found, np.int64))
 
     # -- writing ----------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class Collection:
         alone: NDArray[np.bool_] | None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Insert what is not there. Milvus would keep an id twice, so a batch that may have arrived is upserted."""
+        """Insert new rows. Milvus would keep an id twice, so a batch that may have arrived is upserted."""
         done = 0
         for rows in self._batches(ids, packed, alone):
 
@@ -179,17 +180,18 @@ class Collection:
                 progress(done, len(ids))
 
     def upsert(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_]) -> None:
-        """Write rows, in place of those of the same ids."""
+        """Write rows, replacing those with the same ids."""
         for rows in self._batches(ids, packed, alone):
             self._send("upsert", data=rows)
 
     def delete(self, ids: NDArray[np.int64]) -> None:
-        for part in parts(ids, BATCH):
-            self._send("delete", filter=f"id in {part.tolist()}")
+        """Delete rows."""
+        for block in blocks(ids, BATCH):
+            self._send("delete", filter=f"id in {block.tolist()}")
 
-    def _send(self, what: str, **said: Any) -> None:
+    def _send(self, method: str, **arguments: Any) -> None:
         self.server.call(
-            lambda client, _: getattr(client, what)(self.name, timeout=ANSWER_SECONDS, **said), patience=LOADING
+            lambda client, _: getattr(client, method)(self.name, timeout=ANSWER_SECONDS, **arguments), patience=LOADING
         )
 
     def _batches(
@@ -197,10 +199,10 @@ class Collection:
     ) -> Iterator[list[dict[str, Any]]]:
         width = bytes_of(self.bits)
         for start in range(0, len(ids), BATCH):
-            part = slice(start, start + BATCH)
-            joined = packed[part].tobytes()
-            numbers = ids[part].tolist()
-            flags = [False] * len(numbers) if alone is None else alone[part].tolist()
+            rows = slice(start, start + BATCH)
+            joined = packed[rows].tobytes()
+            numbers = ids[rows].tolist()
+            flags = [False] * len(numbers) if alone is None else alone[rows].tolist()
             yield [
                 {"id": number, "code": joined[width * row : width * (row + 1)], "alone": flag}
                 for row, (number, flag) in enumerate(zip(numbers, flags, strict=True))
@@ -208,7 +210,7 @@ class Collection:
 
 
 def make_collection(client: Any, name: str, dimension: int, more: Callable[[Any], None] | None = None) -> None:
-    """A collection with id, code and alone, or other fields, indexed by BIN_FLAT and loaded."""
+    """Create a collection with the fields id, code and alone, or others, indexed by BIN_FLAT and loaded."""
     from pymilvus import DataType
 
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -229,10 +231,12 @@ def make_collection(client: Any, name: str, dimension: int, more: Callable[[Any]
 
 
 def index_of(client: Any, kind: str, settings: dict[str, Any]) -> Any:
-    wanted = client.prepare_index_params()
-    wanted.add_index("code", index_type=kind, metric_type="HAMMING", index_name="code", params=settings)
-    return wanted
+    """The parameters of an index on codes."""
+    parameters = client.prepare_index_params()
+    parameters.add_index("code", index_type=kind, metric_type="HAMMING", index_name="code", params=settings)
+    return parameters
 
 
-def parts(ids: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+def blocks(ids: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    """Ids in blocks of at most so many."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

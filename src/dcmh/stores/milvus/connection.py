@@ -20,7 +20,7 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 BUILD_SECONDS = 24 * 3600.0
-AT_ONCE = 16_384  # the most rows that one search or query gives
+AT_ONCE = 16_384  # maximum number of rows that one search or query returns
 BATCH = 5_000  # rows in an insert: more time out
 
 
@@ -40,6 +40,7 @@ class Milvus:
         self._lock = threading.Lock()
 
     def close(self) -> None:
+        """Close the client. The next call connects again."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -81,12 +82,13 @@ class Milvus:
         """Whether a retry may succeed: the server is unreachable or not ready."""
         if not isinstance(error, self._errors) or _is_refusal(error):
             return False
-        said = str(error).lower()
+        message = str(error).lower()
         words = ("unavailable", "connect", "deadline", "not ready", "not loaded", "timeout", "closed", "no available")
-        return any(word in said for word in words) or "channel" in said or "node offline" in said
+        return any(word in message for word in (*words, "channel", "node offline"))
 
     def _explained(self, error: Exception, patience: float) -> EngineError:
-        where, said = self.address, self.address.scrub(str(getattr(error, "message", "") or error))[:300].rstrip(".")
+        where = self.address
+        message = where.scrub(str(getattr(error, "message", "") or error))[:300].rstrip(".")
         if _is_refusal(error):
             who = where.user or os.environ.get("MILVUS_USER") or "nobody"
             return EngineError(
@@ -95,9 +97,9 @@ class Milvus:
             )
         if self._is_transient(error):
             return EngineError(
-                f"{where} does not answer (tried for {patience:.0f} s): {said}. Is the server running there?"
+                f"{where} does not answer (tried for {patience:.0f} s): {message}. Is the server running there?"
             )
-        return EngineError(f"{where}: {said}.")
+        return EngineError(f"{where}: {message}.")
 
 
 def _is_refusal(error: BaseException | None) -> bool:
@@ -105,8 +107,8 @@ def _is_refusal(error: BaseException | None) -> bool:
     for _ in range(10):  # pymilvus also raises an error from itself, so the chain may never end
         if error is None:
             break
-        said = str(error).lower()
-        if any(word in said for word in ("unauthenticated", "auth check", "credential", "permission")):
+        message = str(error).lower()
+        if any(word in message for word in ("unauthenticated", "auth check", "credential", "permission")):
             return True
         error = error.__cause__ or error.__context__
     return False

@@ -1,6 +1,6 @@
-"""The collection of fine vectors on Milvus: base64 in VARCHAR, which is read five times faster than BINARY_VECTOR or ARRAY.
+"""A collection of fine vectors in Milvus: base64 in VARCHAR, which is read five times faster than BINARY_VECTOR or ARRAY.
 
-Apart from the codes: a text can have a fine vector but no code.
+Not in the collection of codes: a text may have a fine vector but no code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.stores.milvus.collection import NO_VECTOR, Collection, parts
+from dcmh.stores.milvus.collection import NO_VECTOR, Collection, blocks
 from dcmh.stores.milvus.connection import AT_ONCE, BATCH, Milvus
 
 SPAN = 100_000  # ids that one query reads: 20 to 40 MB
@@ -20,14 +20,14 @@ LONGEST = 2_048  # characters of a vector
 
 
 class FineCollection(Collection):
-    """Fine vectors under ids, as bytes. `open` it before anything else."""
+    """Fine vectors by id, as bytes. Call `open` first."""
 
     def __init__(self, server: Milvus, name: str) -> None:
         super().__init__(server, 8 * len(NO_VECTOR), name)
         self.fields = _fields
 
     def put(self, vectors: Mapping[int, bytes]) -> None:
-        """Write vectors, in place of those of the same ids."""
+        """Write vectors, replacing those with the same ids."""
         rows = [
             {"id": number, "code": NO_VECTOR, "fine": b64encode(vector).decode()} for number, vector in vectors.items()
         ]
@@ -37,15 +37,15 @@ class FineCollection(Collection):
     def some(self, ids: Sequence[int], level: str) -> dict[int, bytes]:
         """The vectors of some items, at a level of consistency."""
         found: dict[int, bytes] = {}
-        for part in parts(np.array(ids, np.int64), BATCH):
-            for row in self.query(f"id in {part.tolist()}", ["id", "fine"], level=level):
+        for block in blocks(np.array(ids, np.int64), BATCH):
+            for row in self.query(f"id in {block.tolist()}", ["id", "fine"], level=level):
                 found[row["id"]] = b64decode(row["fine"])
         return found
 
     def all_below(self, end: int) -> tuple[NDArray[np.int64], bytes]:
         """Ids, ascending, and joined vectors of all items with smaller ids.
 
-        By ranges of ids: a limit would be 16,384 rows, each time after a wait for Milvus' next time mark.
+        By ranges of ids: pages would be limited to 16,384 rows, and each waits for Milvus' next time tick.
         """
         rows: list[tuple[int, bytes]] = []
         for start in range(0, end, SPAN):

@@ -1,6 +1,6 @@
 """MilvusIndex: the same searches over codes in a Milvus collection, BINARY_VECTOR under an integer primary key.
 
-BIN_FLAT compares every code, so answers are exact; BIN_IVF_FLAT is the approximate way, for whoever asks for it.
+BIN_FLAT compares every code, so results are exact. BIN_IVF_FLAT is for approximate searches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dcmh.index.arguments import as_ids, at_least, is_id, refuse_known, refuse_m
 from dcmh.index.results import Results
 from dcmh.stores.address import Address, parse
 from dcmh.stores.codes import Packed, as_packed, in_order, measure_recall, new_items, results_of
-from dcmh.stores.milvus.collection import LISTS, Collection, parts
+from dcmh.stores.milvus.collection import LISTS, Collection, blocks
 from dcmh.stores.milvus.connection import AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.search import Search
 
@@ -29,10 +29,10 @@ class MilvusIndex:
     where
         An address, such as milvus://host:19530/photos, or a `Milvus` that is shared.
     name
-        What follows the collection's name, for one of several. It is made if it is not there, unless `create` is False.
+        A suffix of the collection's name. The collection is created if it does not exist, unless `create` is False.
     consistency
-        What a search sees. "session": at least what this process has written. "strong": whatever anybody has written,
-        which takes a fifth of a second. "bounded": all but the last seconds. Changes always look strongly.
+        What a search sees. "session": at least what this process has written. "strong": everything that was written,
+        which takes a fifth of a second. "bounded": all but the last seconds. Changes always read with "strong".
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class MilvusIndex:
         return np.array([row["id"] for row in self._codes.pages(["id"])], np.int64)
 
     def codes(self, ids: ArrayLike) -> Packed:
-        """The packed codes of some items, in the order asked for."""
+        """The packed codes of some items, in this order."""
         return in_order(self.codes_there(ids), ids, self.bits)
 
     def codes_there(self, ids: ArrayLike, *, level: str | None = None) -> dict[int, bytes]:
-        """The packed codes of those of the items that are there, at a level of consistency; by default, that of searches."""
+        """The packed codes of some items by id, unknown ids left out; by default with the consistency of searches."""
         found: dict[int, bytes] = {}
-        for part in parts(np.unique(as_ids(ids)), BATCH):
-            for row in self._codes.query(f"id in {part.tolist()}", ["id", "code"], level=level or self.consistency):
+        for block in blocks(np.unique(as_ids(ids)), BATCH):
+            for row in self._codes.query(f"id in {block.tolist()}", ["id", "code"], level=level or self.consistency):
                 found[row["id"]] = row["code"][0] if isinstance(row["code"], list) else bytes(row["code"])
         return found
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def add(self, ids: ArrayLike, codes: Packed, *, alone: NDArray[np.bool_] | None = None) -> None:
-        """Add items under new ids. Milvus knows no transactions: who is interrupted adds the rest with `load`."""
+        """Add items under new ids. Milvus has no transactions: after an interruption add the rest with `load`."""
         new, packed = new_items(ids, codes, self.bits)
         if len(new):
             refuse_known(self._codes.known(new))
@@ -110,9 +110,9 @@ class MilvusIndex:
         alone: NDArray[np.bool_] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
-        """Add those items whose id is not there yet, however many there are; how many that were.
+        """Add the items whose id is new, any number of them; returns how many were added.
 
-        May be stopped at any time, and called again. Call `optimise` at the end.
+        Can be interrupted and called again. Call `optimise` at the end.
         """
         new, packed = new_items(ids, codes, self.bits)
         if not len(new):
@@ -122,7 +122,7 @@ class MilvusIndex:
         return int(np.count_nonzero(fresh))
 
     def put(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_]) -> None:
-        """Write items, in place of those of the same ids."""
+        """Write items, replacing those with the same ids."""
         self._codes.upsert(ids, packed, alone)
 
     def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
@@ -135,12 +135,12 @@ class MilvusIndex:
         return len(known)
 
     def remove_from(self, first: int) -> None:
-        """Remove every item whose id is at least `first`: what an interrupted writer left."""
+        """Remove every item whose id is at least `first`, left by an interrupted writer."""
         while rows := self._codes.query(f"id >= {first}", ["id"], limit=AT_ONCE):
             self.remove([row["id"] for row in rows], missing_ok=True)
 
     def optimise(self) -> None:
-        """Write all to storage and wait until it is indexed. After a bulk load; harmless at any time."""
+        """Flush to storage and wait until it is indexed. For after a bulk load; harmless at any time."""
         self._codes.settle()
 
     def approximate(self, *, lists: int = LISTS) -> None:
@@ -158,7 +158,7 @@ class MilvusIndex:
     def search(
         self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
     ) -> Results:
-        """The k nearest items of each query, or all items where there are fewer.
+        """The k nearest items of each query, or all items if there are fewer.
 
         `allowed` as in `Index`, or "alone": items that have no code in another collection of the index.
         """

@@ -1,7 +1,7 @@
-"""Searching a collection on Milvus: whole answers, ties to the smallest ids, from a server that has its own ways.
+"""Searching a collection in Milvus: complete results, with ties in the order of ids.
 
-Milvus gives some of the items at the last distance, in no order, and at most AT_ONCE at all. So some more are asked for
-than are wanted; where the last of them all tie, or there are more than it gives, it is asked again by ranges of ids.
+Milvus returns an arbitrary choice of the items at the last distance, and at most AT_ONCE rows. So a search requests some more
+than k; if all of the last ones tie, or there are more rows than it returns, it is repeated by ranges of ids.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from dcmh.stores.codes import ALONE, Found, Packed, chosen_ids
-from dcmh.stores.milvus.collection import Collection, parts
+from dcmh.stores.milvus.collection import Collection, blocks
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE
 
 QUERIES_AT_ONCE = 64
 IDS_AT_ONCE = 10_000  # in a filter
-SPARE = 100  # hits more than asked for: mostly enough to see all that tie with the last
-EFFORT = 64  # lists that an approximate search looks at
+SPARE = 100  # hits beyond k: mostly enough to include all that tie with the last
+EFFORT = 64  # lists that an approximate search reads
 
 
 class Search:
@@ -35,8 +35,8 @@ class Search:
         for text in _filters(allowed):
             for start in range(0, len(queries), QUERIES_AT_ONCE):
                 some = queries[start : start + QUERIES_AT_ONCE]
-                for place, hits in enumerate(self._nearest(some, k, text), start):
-                    found[place] = sorted([*found[place], *hits], key=_by_distance)[:k]
+                for row, hits in enumerate(self._nearest(some, k, text), start):
+                    found[row] = sorted([*found[row], *hits], key=_by_distance)[:k]
         return found
 
     def within(self, queries: Packed, radius: int, allowed: Any) -> list[Found]:
@@ -53,27 +53,27 @@ class Search:
             for query in queries:
                 yield self._near(query, self.collection.bits, text)[:k]
             return
-        for query, hits in zip(queries, self._ask(queries, limit, text), strict=True):
+        for query, hits in zip(queries, self._request(queries, limit, text), strict=True):
             if self.method == "approximate" or len(hits) < limit or hits[k - 1][1] < hits[-1][1]:
-                yield hits[:k]  # every item that ties with the last one is there
+                yield hits[:k]  # all items that tie with the last one are included
                 continue
             last = hits[k - 1][1]
             nearer = [hit for hit in hits if hit[1] < last]
             yield [*nearer, *self._lowest(query, last, k - len(nearer), text)]
 
     def _lowest(self, query: Packed, distance: int, count: int, text: str) -> Found:
-        """The smallest ids at a distance, of which there may be more than one answer holds."""
+        """The smallest ids at a distance, even if there are more than one response holds."""
         bound: int | None = None
         while True:
             limited = text if bound is None else _both(text, f"id <= {bound}")
-            hits = self._ask(query[None], AT_ONCE, limited, distance, least=distance)[0]
+            hits = self._request(query[None], AT_ONCE, limited, distance, least=distance)[0]
             if len(hits) < AT_ONCE:
                 return hits[:count]
             bound = hits[max(count, len(hits) // 2) - 1][0]
 
     def _near(self, query: Packed, radius: int, text: str) -> Found:
-        """All hits; where there are more than one answer holds, the ids are halved, and halved again."""
-        hits = self._ask(query[None], AT_ONCE, text, radius)[0]
+        """All hits. If there are more than one response holds, the range of ids is split in two, recursively."""
+        hits = self._request(query[None], AT_ONCE, text, radius)[0]
         if len(hits) < AT_ONCE:
             return hits
         middle = int(np.median([number for number, _ in hits]))
@@ -81,10 +81,10 @@ class Search:
         high = self._near(query, radius, _both(text, f"id > {middle}"))
         return sorted([*low, *high], key=_by_distance)
 
-    def _ask(
+    def _request(
         self, queries: Packed, limit: int, text: str, radius: int | None = None, *, least: int | None = None
     ) -> list[Found]:
-        """One answer for each query, sorted."""
+        """The hits of each query, sorted."""
         answers = self.collection.server.call(
             lambda client, _: client.search(
                 self.collection.name,
@@ -99,7 +99,7 @@ class Search:
         return [sorted(((hit["id"], int(hit["distance"])) for hit in hits), key=_by_distance) for hits in answers]
 
     def _settings(self, radius: int | None, least: int | None) -> dict[str, Any]:
-        """Milvus' radius leaves its end out, its range_filter includes it. Within a radius all lists are looked at."""
+        """Milvus' radius is exclusive, its range_filter inclusive. A search within a radius reads all lists."""
         settings: dict[str, Any] = {}
         if radius is not None:
             settings["radius"] = float(radius + 1)
@@ -112,14 +112,14 @@ class Search:
 
 
 def _filters(allowed: Any) -> Iterator[str]:
-    """What `allowed` is in Milvus' words; in parts where it is long."""
+    """`allowed` as filter expressions; several if it is long."""
     if allowed is None:
         yield ""
     elif isinstance(allowed, str) and allowed == ALONE:
         yield "alone == true"
     else:
-        for part in parts(chosen_ids(allowed), IDS_AT_ONCE):
-            yield f"id in {part.tolist()}"
+        for block in blocks(chosen_ids(allowed), IDS_AT_ONCE):
+            yield f"id in {block.tolist()}"
 
 
 def _by_distance(hit: tuple[int, int]) -> tuple[int, int]:

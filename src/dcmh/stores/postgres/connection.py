@@ -23,7 +23,7 @@ LOCK_SECONDS = 30
 MOMENT = 2.0  # seconds
 BUILD_SECONDS = 24 * 3600  # building an index over 10^9 rows
 KEPT = 8  # idle connections
-# What a server says that refuses a connection now and will take it soon.
+# Messages of a server that refuses a connection now and will accept it soon.
 SOON = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
 
 
@@ -41,6 +41,7 @@ class Postgres:
         self._lock = threading.Lock()
 
     def close(self) -> None:
+        """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -73,11 +74,11 @@ class Postgres:
             raise self._explained(error, patience) from None
 
     def rows(self, query: Any, values: Sequence[Any] = (), **options: Any) -> list[Any]:
-        """The rows that a query gives."""
+        """The rows that a query returns."""
         return self.work(lambda connection: connection.execute(query, values).fetchall(), whole=False, **options)
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection of the caller's own."""
+        """A new connection, which the caller closes."""
         where = self.address
         settings: dict[str, Any] = {
             name: where.options[name] for name in ("sslmode", "sslrootcert") if name in where.options
@@ -92,7 +93,7 @@ class Postgres:
             application_name="dcmh",
             options=f"-c lock_timeout={LOCK_SECONDS}s -c statement_timeout={ANSWER_SECONDS}s",
             keepalives_idle=30,
-            tcp_user_timeout=60_000,  # a server that vanished without a word
+            tcp_user_timeout=60_000,  # a server that vanished without closing the connection
             autocommit=True,
             prepare_threshold=None,  # a plan made for other values would be a bad one
             **settings,
@@ -129,31 +130,34 @@ class Postgres:
         return error.sqlstate[:2] == "08" or error.sqlstate in ("57P01", "57P02", "57P03", "53300", "40001", "40P01")
 
     def _explained(self, error: psycopg.Error, patience: float) -> Exception:
-        where, said, state = self.address, self.address.scrub(str(error)), error.sqlstate or ""
-        if "password" in said or "authentication" in said or state[:2] == "28":
+        where, message, state = self.address, self.address.scrub(str(error)), error.sqlstate or ""
+        if "password" in message or "authentication" in message or state[:2] == "28":
             return EngineError(
-                f"{where} refuses the user {where.user or 'of this account'}: {_reason(said)}. Set PGPASSWORD or use ~/.pgpass."
+                f"{where} refuses the user {where.user or 'of this account'}: {_reason(message)}.",
+                hint="Set PGPASSWORD or use ~/.pgpass.",
             )
         if state == "57014":
             return EngineError(f"{where} took too long to answer, so the statement was stopped. Is it overloaded?")
         if state == "55P03":
             return BusyError(f"Another process is changing {where}. Wait for it, then try again.")
         if state == "42501":
-            return EngineError(f"{where} does not allow that: {_reason(said)}. Ask for the right, or use another user.")
+            return EngineError(
+                f"{where} does not allow that: {_reason(message)}. Ask for the right, or use another user."
+            )
         if state[:2] == "53":
-            return EngineError(f"{where} is out of room: {_reason(said)}. Free space on the server, then go on.")
+            return EngineError(f"{where} is out of space: {_reason(message)}. Free space on the server, then go on.")
         if self._is_transient(error):
             return EngineError(
-                f"{where} does not answer (tried for {patience:.0f} s): {_reason(said)}. Is the server running there?"
+                f"{where} does not answer (tried for {patience:.0f} s): {_reason(message)}. Is the server running there?"
             )
-        return EngineError(f"{where}: {_reason(said)}.")
+        return EngineError(f"{where}: {_reason(message)}.")
 
 
-def _reason(said: str) -> str:
+def _reason(message: str) -> str:
     """The last part of libpq's message, which is the reason."""
     for mark in ("FATAL: ", "failed: ", "ERROR: "):
-        said = said.rpartition(mark)[2]
-    return said.strip().rstrip(".").partition(" Is the server running")[0][:300]
+        message = message.rpartition(mark)[2]
+    return message.strip().rstrip(".").partition(" Is the server running")[0][:300]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
 """PostgresIndex: the same searches over codes in a PostgreSQL table, `bit(n)` under an integer primary key.
 
-A radius that is small goes through indexes on substrings of the code (`dcmh.stores.postgres.lookups`); anything else is a
-scan, which PostgreSQL shares among its workers. Both are exact. HNSW (pgvector) is the approximate way, for whoever
-asks for it.
+A small radius uses indexes on substrings of the code (`dcmh.stores.postgres.lookups`); everything else is a parallel
+scan. Both are exact. HNSW (pgvector) is for approximate searches.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class PostgresIndex:
     where
         An address, such as postgresql://user@host/database?collection=photos, or a `Postgres` that is shared.
     name
-        The table. It is made if it is not there, unless `create` is False.
+        The table. It is created if it does not exist, unless `create` is False.
     """
 
     def __init__(self, where: Postgres | Address | str, bits: int, *, name: str = "codes", create: bool = True) -> None:
@@ -75,11 +74,11 @@ class PostgresIndex:
         return np.array([row[0] for row in self._table.rows("SELECT id FROM {table} ORDER BY id")], np.int64)
 
     def codes(self, ids: ArrayLike) -> Packed:
-        """The packed codes of some items, in the order asked for."""
+        """The packed codes of some items, in this order."""
         return in_order(self.codes_there(ids), ids, self.bits)
 
     def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
-        """The packed codes of those of the items that are there."""
+        """The packed codes of some items by id; unknown ids are left out."""
         wanted = as_ids(ids).tolist()
         rows = self._table.rows("SELECT id, bit_send(code) FROM {table} WHERE id = ANY(%s)", (wanted,))
         packed = packed_from([code for _, code in rows], self.bits)
@@ -110,20 +109,20 @@ class PostgresIndex:
         alone: NDArray[np.bool_] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
-        """Add those items whose id is not there yet, however many there are; how many that were.
+        """Add the items whose id is new, any number of them; returns how many were added.
 
-        May be stopped at any time, and called again: what was committed stays. Call `optimise` at the end.
+        Can be interrupted and called again: what was committed stays. Call `optimise` at the end.
         """
         new, packed = new_items(ids, codes, self.bits)
         if len(new) > max(lookups.FEW, self.estimate // 4):
-            self._drop_lookups()  # keeping them up to date row by row takes ten times longer than making them anew
+            self._drop_lookups()  # updating them row by row takes ten times longer than building them again
         added = 0
         for start in range(0, len(new), LOADED_AT_ONCE):
-            part = slice(start, start + LOADED_AT_ONCE)
-            task = self._loading(new[part], packed[part], None if alone is None else alone[part])
+            rows = slice(start, start + LOADED_AT_ONCE)
+            task = self._loading(new[rows], packed[rows], None if alone is None else alone[rows])
             added += self.server.work(task, patience=LOADING)
             if progress:
-                progress(min(part.stop, len(new)), len(new))
+                progress(min(rows.stop, len(new)), len(new))
         return added
 
     def copy(
@@ -142,7 +141,7 @@ class PostgresIndex:
         gone: set[int] = set()
 
         def remove(connection: psycopg.Connection[Any]) -> int:
-            query = self._table.said("DELETE FROM {table} WHERE id = ANY(%s) RETURNING id")
+            query = self._table.statement("DELETE FROM {table} WHERE id = ANY(%s) RETURNING id")
             gone.update(row[0] for row in connection.execute(query, (wanted.tolist(),)))
             if not missing_ok:
                 refuse_missing(np.array([item for item in wanted.tolist() if item not in gone], np.int64))
@@ -151,7 +150,7 @@ class PostgresIndex:
         return self.server.work(remove) if len(wanted) else 0
 
     def optimise(self) -> None:
-        """Make the indexes that lookups need, and statistics. After a bulk load; harmless at any time."""
+        """Build the indexes for lookups, and statistics. For after a bulk load; harmless at any time."""
         plan = lookups.plan_for(self.bits, len(self))
 
         def build(connection: psycopg.Connection[Any]) -> None:
@@ -159,13 +158,13 @@ class PostgresIndex:
                 lookups.drop(connection, self._table, self.plan)
             connection.execute("SET LOCAL maintenance_work_mem = '256MB'")
             lookups.build(connection, self._table, plan)
-            connection.execute(self._table.said("ANALYZE {table}"))
+            connection.execute(self._table.statement("ANALYZE {table}"))
 
         self.server.work(build, patience=LOADING, seconds=BUILD_SECONDS)
         self.server.work(self._look)
 
     def approximate(self, *, m: int = 16, ef_construction: int = 64) -> None:
-        """Make an HNSW index, which `search(..., method="approximate")` uses. Takes long: minutes for a million."""
+        """Build an HNSW index for `search(..., method="approximate")`. Takes minutes for a million items."""
         from psycopg.sql import SQL, Identifier
 
         if self._table.operator != "<~>":
@@ -194,7 +193,7 @@ class PostgresIndex:
     def search(
         self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
     ) -> Results:
-        """The k nearest items of each query, or all items where there are fewer.
+        """The k nearest items of each query, or all items if there are fewer.
 
         `allowed` as in `Index`, or "alone": items that have no code in another table of the collection.
         """
@@ -212,7 +211,7 @@ class PostgresIndex:
         return results_of([self._near(query, radius, limit) for query in queries])
 
     def _nearest(self, query: Packed, k: int, limit: Limit) -> Found:
-        """Look within a small radius first: if k items are there, they are the nearest."""
+        """Search within a small radius first: if it has k items, they are the nearest."""
         parts = len(self.plan.starts)
         for radius in (parts - 1, 2 * parts - 1):
             if self._pays(radius) and len(found := self._near(query, radius, limit, k)) == k:
@@ -236,7 +235,9 @@ class PostgresIndex:
 
         def ask(connection: psycopg.Connection[Any]) -> Found:
             connection.execute(f"SET LOCAL hnsw.ef_search = {min(effort, 1000)}")
-            statement = self._table.said("SELECT id, {distance}::int FROM {table} ORDER BY {distance} LIMIT %s", query)
+            statement = self._table.statement(
+                "SELECT id, {distance}::int FROM {table} ORDER BY {distance} LIMIT %s", query
+            )
             rows = connection.execute(statement, (k,)).fetchall()
             return sorted(rows, key=lambda row: (row[1], row[0]))
 
@@ -245,7 +246,7 @@ class PostgresIndex:
     def _found(self, test: Any, values: list[Any], query: Packed, limit: Limit, k: int | None) -> Found:
         from psycopg.sql import SQL
 
-        statement = self._table.said(
+        statement = self._table.statement(
             "SELECT id, {distance}::int AS distance FROM {table} WHERE {test} AND {limit} ORDER BY distance, id LIMIT %s",
             query,
             test=SQL(test) if isinstance(test, str) else test,
@@ -260,11 +261,11 @@ class PostgresIndex:
         self._look(connection)
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
-        """See which indexes there are, and how many rows, roughly."""
-        there = self._table.indexes(connection)
-        plan = lookups.plan_of(self._table, there)
+        """Read which indexes there are, and the approximate number of rows."""
+        names = self._table.indexes(connection)
+        plan = lookups.plan_of(self._table, names)
         self.plan, self.has_lookups = plan or lookups.plan_for(self.bits, 0), plan is not None
-        self.has_hnsw = f"{self.name}_hnsw" in there
+        self.has_hnsw = f"{self.name}_hnsw" in names
         self.estimate = self._table.estimate(connection)
 
     def _loading(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_] | None) -> Callable[[Any], int]:

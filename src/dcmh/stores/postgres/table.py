@@ -1,4 +1,4 @@
-"""The table of codes on PostgreSQL, in SQL: how it is made and looked at, and how rows are sent to it by COPY."""
+"""A table of codes in PostgreSQL: creating and reading it, and writing rows by COPY."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], a
 
 
 class Table:
-    """A table of codes of `bits` bits in the schema of a collection. `open` it before anything else."""
+    """A table of codes of `bits` bits in the schema of a collection. Call `open` first."""
 
     def __init__(self, server: Postgres, bits: int, name: str) -> None:
         from psycopg.sql import Identifier
@@ -37,7 +37,7 @@ class Table:
         self.operator = "bit_count"  # of distances
 
     def open(self, connection: psycopg.Connection[Any], *, create: bool) -> None:
-        """Make the table if it is not there and `create`; refuse one of other codes."""
+        """Create the table if it does not exist and `create`; refuse one of other codes."""
         from psycopg.sql import Identifier
 
         self.operator = _distance_operator(connection, create=create)
@@ -53,8 +53,8 @@ class Table:
                 "Use the model it was made with, or another collection."
             )
 
-    def said(self, text: str, query: Packed | None = None, **parts: Composable) -> Composed:
-        """A statement, with the table where {table} stands, and with a query's distance where {distance} does."""
+    def statement(self, text: str, query: Packed | None = None, **parts: Composable) -> Composed:
+        """An SQL statement, with {table} and the {distance} from a query filled in."""
         from psycopg.sql import SQL
 
         if query is not None:
@@ -62,19 +62,20 @@ class Table:
         return SQL(text).format(table=self.identifier, **parts)
 
     def rows(self, text: str, values: Sequence[Any] = ()) -> list[Any]:
-        return self.server.rows(self.said(text), values)
+        """The rows that a query returns."""
+        return self.server.rows(self.statement(text), values)
 
     def distance(self, query: Packed) -> Composable:
         """The distance of a row's code from the query."""
         from psycopg.sql import SQL, Literal
 
-        said = Literal(bits_of(query, self.bits))
+        code = Literal(bits_of(query, self.bits))
         if self.operator == "<~>":
-            return SQL("(code <~> {}::bit({}))").format(said, self.bits)
-        return SQL("bit_count(code # {}::bit({}))").format(said, self.bits)
+            return SQL("(code <~> {}::bit({}))").format(code, self.bits)
+        return SQL("bit_count(code # {}::bit({}))").format(code, self.bits)
 
     def beside(self, name: str) -> Identifier:
-        """What has this name in the same schema."""
+        """The identifier of this name in the same schema."""
         from psycopg.sql import Identifier
 
         return Identifier(self._schema, name)
@@ -89,18 +90,20 @@ class Table:
         return {row[0] for row in rows}
 
     def estimate(self, connection: psycopg.Connection[Any]) -> int:
-        """How many rows there are, roughly."""
+        """The approximate number of rows."""
         named = self.identifier.as_string(connection)
         found = connection.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (named,)).fetchone()
         return max(0, int(found[0])) if found else 0
 
     def known(self, connection: psycopg.Connection[Any], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of the ids are there."""
-        between = self.said("SELECT EXISTS (SELECT 1 FROM {table} WHERE id BETWEEN %s AND %s)")
+        """Which of the ids exist."""
+        between = self.statement("SELECT EXISTS (SELECT 1 FROM {table} WHERE id BETWEEN %s AND %s)")
         some = connection.execute(between, (int(ids.min()), int(ids.max()))).fetchone()
         if not some or not some[0]:
             return np.empty(0, np.int64)
-        rows = connection.execute(self.said("SELECT id FROM {table} WHERE id = ANY(%s)"), (ids.tolist(),)).fetchall()
+        rows = connection.execute(
+            self.statement("SELECT id FROM {table} WHERE id = ANY(%s)"), (ids.tolist(),)
+        ).fetchall()
         return np.array([row[0] for row in rows], np.int64)
 
     def copy(
@@ -110,18 +113,21 @@ class Table:
         packed: Packed,
         alone: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Send rows by binary COPY, within the caller's transaction."""
-        with connection.cursor().copy(self.said("COPY {table} (id, code, alone) FROM STDIN (FORMAT binary)")) as copy:
+        """Write rows by binary COPY, inside the caller's transaction."""
+        with connection.cursor().copy(
+            self.statement("COPY {table} (id, code, alone) FROM STDIN (FORMAT binary)")
+        ) as copy:
             copy.write(_HEADER)
             copy.write(_copy_rows(ids, packed, self.bits, alone))
             copy.write(b"\xff\xff")
 
 
 def make_table(connection: psycopg.Connection[Any], schema: Composable, table: Composable, bits: int) -> None:
+    """Create the table, and its schema, if they do not exist."""
     from psycopg.sql import SQL
 
-    there = connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
-    if there and there[0] is not None:
+    row = connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
+    if row and row[0] is not None:
         return
     connection.execute(SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
     connection.execute(
@@ -132,7 +138,7 @@ def make_table(connection: psycopg.Connection[Any], schema: Composable, table: C
 
 
 def _distance_operator(connection: psycopg.Connection[Any], *, create: bool) -> str:
-    """pgvector's <~> where there is pgvector; otherwise PostgreSQL's own bit_count, which takes half as long again."""
+    """<~> of pgvector if it is installed; otherwise PostgreSQL's bit_count, which takes 1.5 times as long."""
     import psycopg
 
     query = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
@@ -141,7 +147,7 @@ def _distance_operator(connection: psycopg.Connection[Any], *, create: bool) -> 
         try:
             with connection.transaction():
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        except psycopg.Error:  # not installed on the server, or no right to: it is not needed for exact searches
+        except psycopg.Error:  # not installed, or not permitted; exact searches do not need it
             return "bit_count"
         found = connection.execute(query).fetchone()
     if found is None or tuple(int(part) for part in found[0].split(".")[:2]) < (0, 7):
@@ -150,7 +156,7 @@ def _distance_operator(connection: psycopg.Connection[Any], *, create: bool) -> 
 
 
 def limited(allowed: Any) -> Limit:
-    """What the `allowed` of a search is in SQL: a test of rows, and its values."""
+    """The `allowed` of a search in SQL: a condition, and its values."""
     from psycopg.sql import SQL
 
     if allowed is None:
@@ -161,18 +167,18 @@ def limited(allowed: Any) -> Limit:
 
 
 def bits_of(code: Packed, bits: int) -> str:
-    """A packed code as PostgreSQL writes it: bit 0 first."""
+    """A packed code in PostgreSQL's notation: bit 0 first."""
     return "".join(map(str, np.unpackbits(code, count=bits, bitorder="little")))
 
 
 def packed_from(sent: Sequence[bytes], bits: int) -> Packed:
-    """What `bit_send` gives of some codes, packed, shape (n, ceil(bits / 8))."""
+    """Codes in the format of `bit_send`, packed, shape (n, ceil(bits / 8))."""
     joined = b"".join(code[4:] for code in sent)  # the first 4 bytes are the length
     return _REVERSED[np.frombuffer(joined, np.uint8)].reshape(len(sent), bytes_of(bits))
 
 
 def _copy_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterable[Any] | None) -> bytes:
-    """Rows as COPY's binary format has them: the number of fields, then length and value of each."""
+    """Rows in the binary format of COPY: the number of fields, then length and value of each."""
     octets = bytes_of(bits)
     row = np.dtype(
         [
