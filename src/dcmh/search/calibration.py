@@ -89,7 +89,7 @@ class Calibration:
         try:
             return cls(json.loads(path.read_text(encoding="utf-8")), fine=fine)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ModelError(f"{path} is damaged ({error}). Copy the model again.") from error
+            raise ModelError(f"{path} is damaged ({error}).", hint="Copy the model again.") from error
 
     @property
     def is_measured(self) -> bool:

@@ -50,8 +50,9 @@ def check_root(place: str, noted: Sequence[Path], root: Path | None) -> None:
     if root is None or not existing or any(_same_folder(folder, root) for folder in existing):
         return
     raise DataError(
-        f"{place} is an index of {existing[0]}, and {root} is another folder. To add photos, put them into {existing[0]} and "
-        "index that again; for an index of their own choose another --out; to replace the collection add --rebuild."
+        f"{place} is an index of {existing[0]}, and {root} is another folder.",
+        hint=f"To add photos, put them into {existing[0]} and "
+        "index that again; for an index of their own choose another --out; to replace the collection add --rebuild.",
     )
 
 
@@ -227,6 +228,6 @@ class Comparison:
             return
         count = sum(len(items) for items in self.gone.values())
         raise DataError(
-            f"None of the {count:,} items of {place} (made from {was}) is in {self.root or 'the data'}. "
-            "Choose another --out, keep the older items with --keep-gone, or start over with --rebuild."
+            f"None of the {count:,} items of {place} (made from {was}) is in {self.root or 'the data'}.",
+            hint="Choose another --out, keep the older items with --keep-gone, or start over with --rebuild.",
         )

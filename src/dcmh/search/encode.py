@@ -131,14 +131,14 @@ def shared_modalities(kinds: Mapping[str, str], data: Dataset) -> list[str]:
     shared = [name for name in kinds if name in data.modalities]
     if not shared:
         raise ModelMismatch(
-            f"The data has {', '.join(data.modalities)}, the model knows {', '.join(kinds)}. "
-            "Give data of the kind the model learned from."
+            f"The data has {', '.join(data.modalities)}, the model knows {', '.join(kinds)}.",
+            hint="Give data of the kind the model learned from.",
         )
     for name in shared:
         if data[name].kind != kinds[name]:
             raise ModelMismatch(
-                f"The model's {name} holds {kinds[name]}s, the data's {data[name].kind}s. "
-                "Give data of the kind the model learned from."
+                f"The model's {name} holds {kinds[name]}s, the data's {data[name].kind}s.",
+                hint="Give data of the kind the model learned from.",
             )
     return shared
 

@@ -245,7 +245,7 @@ class SearchIndex:
                 query = replace(query, text=about.text, image=about.path)
                 wanted = Wanted(k, radius, modality, offset, without=item)
                 return self._answer(query, request, began, wanted, at_least)
-        raise QueryError(f"Item {item} of {self.place} has no code. Index it again.")
+        raise QueryError(f"Item {item} of {self.place} has no code.", hint="Index it again.")
 
     def _answer(self, query: Query, request: Request, began: float, wanted: Wanted, at_least: float | None) -> Hits:
         """The hits of a query. `began`: when, by `time.perf_counter`."""
@@ -280,8 +280,8 @@ class SearchIndex:
             raise ParameterError(f"at_least must be a number from 0 to 1, not {at_least!r}.")
         if not self.calibration.is_measured:
             raise QueryError(
-                f"The precision of hits was not measured for the model of {self.place}, so hits cannot be chosen by it. "
-                "Train a model on items of this collection: dcmh train measures it."
+                f"The precision of hits was not measured for the model of {self.place}, so hits cannot be chosen by it.",
+                hint="Train a model on items of this collection: dcmh train measures it.",
             )
 
     def _hits(
@@ -383,7 +383,7 @@ class SearchIndex:
     def remove(self, ids: Iterable[int]) -> int:
         """Remove items by id; returns how many there were."""
         if not isinstance(ids, Iterable):
-            raise ParameterError(f"remove takes a list of ids, not {ids!r}. Write [id].")
+            raise ParameterError(f"remove takes a list of ids, not {ids!r}.", hint="Write [id].")
         wanted = [as_id(item) for item in ids]
         with self.store.writer():
             self.refresh()

@@ -84,7 +84,7 @@ def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> 
     try:
         outputs, fine = encoders.pictures(modality).encode(image)
     except ImageError as error:
-        raise QueryError(f"Cannot read {named or 'the picture'}: {error}. Give another picture.") from error
+        raise QueryError(f"Cannot read {named or 'the picture'}: {error}.", hint="Give another picture.") from error
     code = codes.pack(codes.sign(outputs[None]))[0].tobytes()
     query = Query(image=named, code=code, key=encoders.key(code, fine))
     return query, Request(code, modality, False, encoders.as_query(fine))
@@ -93,17 +93,17 @@ def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> 
 def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> Asked:
     """A query of a vector: the path of a .npy file, or numbers."""
     names = [name for name in encoders.modalities if encoders.kind(name) == "vector"]
-    if modality is None and len(names) != 1:
+    if modality is None and not names:
+        raise QueryError("The model of this index takes no vectors.", hint="Ask with words or a picture.")
+    if modality is None and len(names) > 1:
         raise QueryError(
-            f"The model of this index has several kinds of vectors. Say which: {', '.join(names)}."
-            if names
-            else "The model of this index takes no vectors. Ask with words or a picture."
+            "The model of this index has several kinds of vectors.", hint=f"Say which: {', '.join(names)}."
         )
     modality = modality or names[0]
     try:
         values = np.load(vector, allow_pickle=False) if isinstance(vector, str | Path) else np.asarray(vector)
     except (OSError, ValueError) as error:
-        raise QueryError(f"Cannot read the vector {vector}: {error}. Give a .npy file.") from error
+        raise QueryError(f"Cannot read the vector {vector}: {error}.", hint="Give a .npy file.") from error
     outputs, vectors = encoders.vectors(modality, as_column(values.reshape(1, -1), "vector", modality))
     code, fine = codes.pack(codes.sign(outputs))[0].tobytes(), None if vectors is None else vectors[0]
     return Query(code=code, key=encoders.key(code, fine)), Request(code, modality, False, encoders.as_query(fine))
@@ -130,10 +130,13 @@ def _checked(encoders: Encoders, modality: str | None, kind: str) -> str | None:
     if modality is None:
         return None
     if modality not in encoders.modalities:
-        raise QueryError(f"The model of this index has no {modality!r}. It has: {', '.join(encoders.modalities)}.")
+        raise QueryError(
+            f"The model of this index has no {modality!r}.", hint=f"It has: {', '.join(encoders.modalities)}."
+        )
     if encoders.kind(modality) != kind:
         raise QueryError(
-            f"The model's {modality} holds {encoders.kind(modality)}s, the query is a {kind}. Ask otherwise."
+            f"The model's {modality} holds {encoders.kind(modality)}s, the query is a {kind}.",
+            hint=f"Ask with a modality that holds {kind}s.",
         )
     return modality
 

@@ -52,7 +52,8 @@ class WordEncoder:
             self.layers.append((arrays[f"{key}.weight"], arrays[f"{key}.bias"]))
         if not self.layers or len(self.layers[0][0]) != width:
             raise ModelError(
-                f"{folder} is damaged: its weights do not fit its {len(self.bag):,} words. Copy the folder again."
+                f"{folder} is damaged: its weights do not fit its {len(self.bag):,} words.",
+                hint="Copy the folder again.",
             )
 
     def outputs(self, texts: Sequence[str]) -> NDArray[np.float32]:

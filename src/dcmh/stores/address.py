@@ -111,13 +111,17 @@ def parse(address: Path | str | Address) -> Address:
     text = str(address)
     scheme, _, rest = text.partition("://")
     if scheme not in ENGINES or not rest:
-        raise ParameterError(f"{_shown(text)} is not an address. Write for example {' or '.join(EXAMPLES.values())}.")
+        raise ParameterError(
+            f"{_shown(text)} is not an address.", hint=f"Write for example {' or '.join(EXAMPLES.values())}."
+        )
     engine = ENGINES[scheme]
     try:
         parts = urlsplit(text)
         port, host = parts.port, parts.hostname or ""
     except ValueError:
-        raise ParameterError(f"The host or port of this {scheme} address cannot be read. {_example(engine)}") from None
+        raise ParameterError(
+            f"The host or port of this {scheme} address cannot be read.", hint=_example(engine)
+        ) from None
     options = _options(parts, engine, text)
     database, collection = _named(parts, engine, options, text)
     return Address(
@@ -136,16 +140,16 @@ def _options(parts: SplitResult, engine: str, text: str) -> dict[str, str]:
     try:
         given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
-        raise ParameterError(f"{_shown(text)}: what follows ? cannot be read. {_example(engine)}") from None
+        raise ParameterError(f"{_shown(text)}: what follows ? cannot be read.", hint=_example(engine)) from None
     ours, others = OPTIONS[engine]
     options = dict(given)
     for name in options:
         if name not in (*ours, *others):
             raise ParameterError(
-                f"{_shown(text)}: there is no option {name!r}. {engine} takes: {', '.join((*ours, *others))}."
+                f"{_shown(text)}: there is no option {name!r}.", hint=f"{engine} takes: {', '.join((*ours, *others))}."
             )
     if len(options) < len(given):
-        raise ParameterError(f"{_shown(text)}: an option is given twice. Give it once.")
+        raise ParameterError(f"{_shown(text)}: an option is given twice.", hint="Give it once.")
     _check("approximate", options, lambda value: value == APPROXIMATE[engine], f"it can be {APPROXIMATE[engine]}")
     _check("effort", options, lambda value: value.isdigit() and int(value) > 0, "it is a whole number of at least 1")
     _check("port", options, str.isdigit, "it is a number")
@@ -162,13 +166,13 @@ def _named(parts: SplitResult, engine: str, options: dict[str, str], text: str) 
         collection = options.pop("collection", "")
         database = names[0] if len(names) == 1 else ""
         if not database or len(names) > 1:
-            raise ParameterError(f"{_shown(text)} names no database. {_example(engine)}")
+            raise ParameterError(f"{_shown(text)} names no database.", hint=_example(engine))
     else:
         if not 1 <= len(names) <= 2 or not all(names):
-            raise ParameterError(f"{_shown(text)} names no collection. {_example(engine)}")
+            raise ParameterError(f"{_shown(text)} names no collection.", hint=_example(engine))
         database, collection = names[0] if len(names) == 2 else "", names[-1]
     if not collection:
-        raise ParameterError(f"{_shown(text)} names no collection. {_example(engine)}")
+        raise ParameterError(f"{_shown(text)} names no collection.", hint=_example(engine))
     if not _COLLECTION.fullmatch(collection):
         raise ParameterError(
             f"{collection!r} cannot name a collection: it takes up to 40 letters a-z, digits and _, a letter first."

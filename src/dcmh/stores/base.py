@@ -229,4 +229,4 @@ def check_model(place: Path | str, was: str, given: str, command: str | None = N
         return
     shown = 4 if was[:4] != given[:4] else len(was)
     again = command or f"dcmh index DATA --model MODEL --out {shlex.quote(str(place))} --rebuild"
-    raise ModelMismatch(f"{place} was built with model {was[:shown]}, not {given[:shown]}. Rebuild: {again}")
+    raise ModelMismatch(f"{place} was built with model {was[:shown]}, not {given[:shown]}.", hint=f"Rebuild: {again}")

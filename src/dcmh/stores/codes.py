@@ -75,7 +75,7 @@ def new_items(ids: ArrayLike, codes: Packed, bits: int) -> tuple[NDArray[np.int6
     """Ids and packed codes of items to be added, checked: one id per code, without repetition."""
     new, packed = as_ids(ids), as_packed(codes, bits, "Codes")
     if len(new) != len(packed):
-        raise DataError(f"There are {len(new)} ids but {len(packed)} codes. Give one id for each code.")
+        raise DataError(f"There are {len(new)} ids but {len(packed)} codes.", hint="Give one id for each code.")
     refuse_repeated(new)
     return new, packed
 

@@ -49,7 +49,7 @@ def restore(files: Mapping[str, bytes]) -> Path:
         folder.mkdir()
         for name, data in files.items():
             if Path(name).name != name:
-                raise ModelError(f"The model that the database keeps has a file {name!r}. Give --model MODEL.")
+                raise ModelError(f"The model that the database keeps has a file {name!r}.", hint="Give --model MODEL.")
             (folder / name).write_bytes(data)
         return _copied(folder)
 

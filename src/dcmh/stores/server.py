@@ -92,13 +92,14 @@ class ServerStore(ABC):
         about = self.read_about()
         if not about:
             raise ModelError(
-                f"There is no index {self.address}. Make one: dcmh index DATA --model MODEL --out '{self.address}'"
+                f"There is no index {self.address}.",
+                hint=f"Make one: dcmh index DATA --model MODEL --out '{self.address}'",
             )
         version = int(about.get("format", 0))
         if version > FORMAT:
             raise ModelError(
-                f"{self.address} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. "
-                "Upgrade: pip install -U dcmh"
+                f"{self.address} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}.",
+                hint="Upgrade: pip install -U dcmh",
             )
         self._dimensions = int(about.get("fine", 0))
         return about
@@ -114,8 +115,8 @@ class ServerStore(ABC):
             check_model(self.place, fingerprint, str(read_record(folder)["fingerprint"]))
         if folder is None:
             raise ModelError(
-                f"{self.place} was built with model {fingerprint[:4]}, which this machine does not have. "
-                "Copy the model's folder here and give it once: --model MODEL"
+                f"{self.place} was built with model {fingerprint[:4]}, which this machine does not have.",
+                hint="Copy the model's folder here and give it once: --model MODEL",
             )
         return folder
 
@@ -130,7 +131,8 @@ class ServerStore(ABC):
             check_model(self.place, about["fingerprint"], str(record["fingerprint"]))
             if codes not in (None, about["codes"]):
                 raise ModelMismatch(
-                    f"{self.place} was built with codes {about['codes']!r}, not {codes!r}. Rebuild it with --rebuild."
+                    f"{self.place} was built with codes {about['codes']!r}, not {codes!r}.",
+                    hint="Rebuild it with --rebuild.",
                 )
             if int(about["format"]) < FORMAT:
                 with self.writing():  # which migrates it
@@ -341,7 +343,9 @@ class ServerStore(ABC):
             return np.empty(0, np.int64), np.empty((0, self.dimensions), np.int8)
         ids, joined = self.vectors(modality)
         if len(joined) != len(ids) * self.dimensions:
-            raise ModelError(f"{self.place} is damaged: its fine vectors differ in length. Index it with --rebuild.")
+            raise ModelError(
+                f"{self.place} is damaged: its fine vectors differ in length.", hint="Index it with --rebuild."
+            )
         return ids, np.frombuffer(joined, np.int8).reshape(len(ids), self.dimensions)
 
     def fine_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:

@@ -79,7 +79,7 @@ class Catalogue:
         self._closed = False
         if not self.path.is_file():
             raise ModelError(
-                f"The index {self.path.parent} is damaged: {self.path.name} is missing. {_again(self.path)}"
+                f"The index {self.path.parent} is damaged: {self.path.name} is missing.", hint=_again(self.path)
             )
         with self._explained():
             # Mode rw does not create, and falls back to reading where the file may not be written.
@@ -261,7 +261,7 @@ class Catalogue:
         joined = b"".join(code for _, code in rows)
         if len(joined) != len(rows) * width:
             raise ModelError(
-                f"The index {self.path.parent} is damaged: its codes differ in length. {_again(self.path)}"
+                f"The index {self.path.parent} is damaged: its codes differ in length.", hint=_again(self.path)
             )
         ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
         return ids, np.frombuffer(joined, np.uint8).reshape(len(rows), width)
@@ -284,7 +284,8 @@ class Catalogue:
         joined = b"".join(vector for _, vector in rows)
         if len(joined) != len(rows) * width:
             raise ModelError(
-                f"The index {self.path.parent} is damaged: its fine vectors differ in length. {_again(self.path)}"
+                f"The index {self.path.parent} is damaged: its fine vectors differ in length.",
+                hint=_again(self.path),
             )
         ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
         return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
@@ -357,7 +358,8 @@ class Catalogue:
         if version > len(MIGRATIONS):
             raise ModelError(
                 f"{self.path.parent} has a catalogue of version {version}; this dcmh ({__version__}) reads up to "
-                f"{len(MIGRATIONS)}. Upgrade: pip install -U dcmh"
+                f"{len(MIGRATIONS)}.",
+                hint="Upgrade: pip install -U dcmh",
             )
         if version < len(MIGRATIONS):
             try:
@@ -393,15 +395,19 @@ class Catalogue:
         except sqlite3.DatabaseError as error:
             folder, name = self.path.parent, getattr(error, "sqlite_errorname", "")
             if self._closed:
-                raise ModelError(f"The index {folder} was closed. Open it again: SearchIndex.open.") from error
+                raise ModelError(f"The index {folder} was closed.", hint="Open it again: SearchIndex.open.") from error
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                raise BusyError(f"Another process is writing {folder}. Wait for it, then try again.") from error
+                raise BusyError(f"Another process is writing {folder}.", hint="Wait for it, then try again.") from error
             if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-                raise ModelError(f"Cannot write to {folder} ({error}). Check its permissions, or copy it.") from error
+                raise ModelError(
+                    f"Cannot write to {folder} ({error}).", hint="Check its permissions, or copy it."
+                ) from error
             if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
-                raise ModelError(f"Cannot write to {folder} ({error}). Check the free space and the disk.") from error
+                raise ModelError(
+                    f"Cannot write to {folder} ({error}).", hint="Check the free space and the disk."
+                ) from error
             raise ModelError(
-                f"The index {folder} is damaged: {self.path.name}: {error}. {_again(self.path)}"
+                f"The index {folder} is damaged: {self.path.name}: {error}.", hint=_again(self.path)
             ) from error
 
 

@@ -66,15 +66,15 @@ def read_header(folder: Path) -> dict[str, Any]:
         _ = header["bits"], header["fingerprint"], header["generation"], header["codes"], header["items"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"The index {folder} is damaged: {HEADER} ({error}). "
-            f"Make it again: dcmh index DATA --model MODEL --out {folder} --rebuild"
+            f"The index {folder} is damaged: {HEADER} ({error}).",
+            hint=f"Make it again: dcmh index DATA --model MODEL --out {folder} --rebuild",
         ) from error
     if kind != KIND:
         raise ModelError(_no_index(folder))
     if not isinstance(version, int) or version > FORMAT:
         raise ModelError(
-            f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. "
-            "Upgrade: pip install -U dcmh"
+            f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}.",
+            hint="Upgrade: pip install -U dcmh",
         )
     return dict(header)
 
@@ -93,7 +93,7 @@ def writer(folder: Path) -> Iterator[None]:
         lock = open(folder / LOCK, "w")  # noqa: SIM115 - closed below
     except PermissionError as error:
         raise ModelError(
-            f"Cannot write to {folder} ({error.strerror}). Check its permissions, or choose another --out."
+            f"Cannot write to {folder} ({error.strerror}).", hint="Check its permissions, or choose another --out."
         ) from error
     with lock:
         try:
@@ -104,7 +104,9 @@ def writer(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError(f"Another process is writing {folder}. Wait for it, or choose another --out.") from None
+            raise BusyError(
+                f"Another process is writing {folder}.", hint="Wait for it, or choose another --out."
+            ) from None
         yield
 
 
@@ -129,7 +131,7 @@ def begin(
             existing = catalogue.about("codes") or "each"
         if codes not in (None, existing):
             raise ModelMismatch(
-                f"{folder} was built with codes {existing!r}, not {codes!r}. Rebuild it with --rebuild."
+                f"{folder} was built with codes {existing!r}, not {codes!r}.", hint="Rebuild it with --rebuild."
             )
         return
     (folder / HEADER).unlink(missing_ok=True)
@@ -151,7 +153,9 @@ def check_target(folder: Path) -> None:
         return
     ours = folder.is_dir() and all(entry.name in _OURS or _is_draft(entry.name) for entry in folder.iterdir())
     if not ours:
-        raise ModelError(f"{folder} exists but is not a dcmh index, so it is not overwritten. Choose another --out.")
+        raise ModelError(
+            f"{folder} exists but is not a dcmh index, so it is not overwritten.", hint="Choose another --out."
+        )
 
 
 def noted_roots(folder: Path, catalogue: Catalogue) -> list[Path]:

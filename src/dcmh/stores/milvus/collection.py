@@ -39,7 +39,9 @@ class Collection:
         def prepare(client: Any, _: int) -> None:
             if not client.has_collection(self.name, timeout=ANSWER_SECONDS):
                 if not create:
-                    raise EngineError(f"{self.server.address} has no collection {self.name}. Make the index again.")
+                    raise EngineError(
+                        f"{self.server.address} has no collection {self.name}.", hint="Make the index again."
+                    )
                 make_collection(client, self.name, 8 * bytes_of(self.bits), self.fields)
             self._check(client)
             client.load_collection(self.name, timeout=300.0)
@@ -51,8 +53,8 @@ class Collection:
         found = next((field["params"]["dim"] for field in fields if field["name"] == "code"), None)
         if found is None or int(found) != 8 * bytes_of(self.bits):
             raise ModelMismatch(
-                f"{self.server.address} holds codes of {found} bits, not of {self.bits}. "
-                "Use the model it was made with, or another collection."
+                f"{self.server.address} holds codes of {found} bits, not of {self.bits}.",
+                hint="Use the model it was made with, or another collection.",
             )
         index = client.describe_index(self.name, "code", timeout=ANSWER_SECONDS) or {}
         self.kind = index.get("index_type", "BIN_FLAT")

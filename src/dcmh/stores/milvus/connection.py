@@ -31,7 +31,7 @@ class Milvus:
         try:
             import pymilvus
         except ImportError as error:
-            raise MissingExtra('Milvus needs pymilvus. Install: pip install "dcmh[milvus]"') from error
+            raise MissingExtra("Milvus needs pymilvus.", hint='Install: pip install "dcmh[milvus]"') from error
         # It logs every failed attempt with a traceback; the final error says it all.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
         self._errors: tuple[type[Exception], ...] = (pymilvus.MilvusException, *_grpc_errors())
@@ -92,12 +92,12 @@ class Milvus:
         if _is_refusal(error):
             who = where.user or os.environ.get("MILVUS_USER") or "nobody"
             return EngineError(
-                f"{where} refuses the user {who}: wrong name or password, or none. "
-                "Set MILVUS_USER and MILVUS_PASSWORD, or MILVUS_TOKEN."
+                f"{where} refuses the user {who}: wrong name or password, or none.",
+                hint="Set MILVUS_USER and MILVUS_PASSWORD, or MILVUS_TOKEN.",
             )
         if self._is_transient(error):
             return EngineError(
-                f"{where} does not answer (tried for {patience:.0f} s): {message}. Is the server running there?"
+                f"{where} does not answer (tried for {patience:.0f} s): {message}.", hint="Is the server running there?"
             )
         return EngineError(f"{where}: {message}.")
 

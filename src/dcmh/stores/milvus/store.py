@@ -68,7 +68,7 @@ class MilvusStore(ServerStore):
         about = self.read_about()
         holder = about.get("writer", "")
         if holder and not _is_over(holder):
-            raise BusyError(f"Another process is writing {self.place}. Wait for it, then try again.")
+            raise BusyError(f"Another process is writing {self.place}.", hint="Wait for it, then try again.")
         self._lease, self._noted = f"{socket.gethostname()} {os.getpid()}", about
         try:
             if about:
@@ -84,7 +84,9 @@ class MilvusStore(ServerStore):
     def create(self, bits: int, modalities: Sequence[str], about: Mapping[str, str]) -> None:
         for modality in modalities:
             if not modality.replace("_", "a").isalnum() or not modality.isascii():
-                raise ParameterError(f"Milvus cannot name a collection after the modality {modality!r}. Use letters.")
+                raise ParameterError(
+                    f"Milvus cannot name a collection after the modality {modality!r}.", hint="Use letters."
+                )
 
         def create(client: Any, _: int) -> None:
             if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
@@ -330,8 +332,8 @@ def _row_of(item: Item) -> dict[str, Any]:
     size = len(json.dumps(record, ensure_ascii=False).encode())
     if size > LONGEST:
         raise DataError(
-            f"The text and labels of {item.name} take {size:,} bytes; Milvus keeps {LONGEST:,} of an item. "
-            "Shorten the text, or use PostgreSQL."
+            f"The text and labels of {item.name} take {size:,} bytes; Milvus keeps {LONGEST:,} of an item.",
+            hint="Shorten the text, or use PostgreSQL.",
         )
     content = "" if item.content is None else item.content.hex()
     return {"id": item.id, "code": NO_VECTOR, "name": _named(item.name), "content": content, "record": record}

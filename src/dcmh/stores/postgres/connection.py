@@ -34,7 +34,7 @@ class Postgres:
         try:
             import psycopg
         except ImportError as error:
-            raise MissingExtra('PostgreSQL needs psycopg. Install: pip install "dcmh[postgres]"') from error
+            raise MissingExtra("PostgreSQL needs psycopg.", hint='Install: pip install "dcmh[postgres]"') from error
         self._psycopg = psycopg
         self.address = address
         self._idle: list[psycopg.Connection[Any]] = []
@@ -137,18 +137,23 @@ class Postgres:
                 hint="Set PGPASSWORD or use ~/.pgpass.",
             )
         if state == "57014":
-            return EngineError(f"{where} took too long to answer, so the statement was stopped. Is it overloaded?")
+            return EngineError(
+                f"{where} took too long to answer, so the statement was stopped.", hint="Is it overloaded?"
+            )
         if state == "55P03":
-            return BusyError(f"Another process is changing {where}. Wait for it, then try again.")
+            return BusyError(f"Another process is changing {where}.", hint="Wait for it, then try again.")
         if state == "42501":
             return EngineError(
-                f"{where} does not allow that: {_reason(message)}. Ask for the right, or use another user."
+                f"{where} does not allow that: {_reason(message)}.", hint="Ask for the right, or use another user."
             )
         if state[:2] == "53":
-            return EngineError(f"{where} is out of space: {_reason(message)}. Free space on the server, then go on.")
+            return EngineError(
+                f"{where} is out of space: {_reason(message)}.", hint="Free space on the server, then go on."
+            )
         if self._is_transient(error):
             return EngineError(
-                f"{where} does not answer (tried for {patience:.0f} s): {_reason(message)}. Is the server running there?"
+                f"{where} does not answer (tried for {patience:.0f} s): {_reason(message)}.",
+                hint="Is the server running there?",
             )
         return EngineError(f"{where}: {_reason(message)}.")
 
@@ -168,7 +173,7 @@ def held(server: Postgres, name: str, what: str) -> Any:
     try:
         while not _tried(connection, name):
             if time.monotonic() > end:
-                raise BusyError(f"Another process is writing {what}. Wait for it, then try again.")
+                raise BusyError(f"Another process is writing {what}.", hint="Wait for it, then try again.")
             time.sleep(0.05)
         yield
         with contextlib.suppress(server._psycopg.Error):  # the server went away meanwhile, and the lock with it

@@ -169,7 +169,7 @@ class PostgresIndex:
 
         if self._table.operator != "<~>":
             raise EngineError(
-                f"{self.server.address} has no pgvector of at least 0.7, which HNSW needs. Install it there."
+                f"{self.server.address} has no pgvector of at least 0.7, which HNSW needs.", hint="Install it there."
             )
 
         def build(connection: psycopg.Connection[Any]) -> None:

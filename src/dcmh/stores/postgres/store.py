@@ -72,7 +72,7 @@ class PostgresStore(ServerStore):
         for modality in modalities:
             if len(f"codes_{modality}_part_1000_32".encode()) > 63:
                 raise ParameterError(
-                    f"PostgreSQL has no room for the name {modality!r} of a modality. Use a shorter one."
+                    f"PostgreSQL has no room for the name {modality!r} of a modality.", hint="Use a shorter one."
                 )
 
         def create(connection: psycopg.Connection[Any]) -> None:

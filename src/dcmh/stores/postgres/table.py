@@ -49,8 +49,8 @@ class Table:
         ).fetchone()
         if kind is None or kind[0] != f"bit({self.bits})":
             raise ModelMismatch(
-                f"{self.server.address} holds codes of type {kind and kind[0]}, not of {self.bits} bits. "
-                "Use the model it was made with, or another collection."
+                f"{self.server.address} holds codes of type {kind and kind[0]}, not of {self.bits} bits.",
+                hint="Use the model it was made with, or another collection.",
             )
 
     def statement(self, text: str, query: Packed | None = None, **parts: Composable) -> Composed:
