@@ -28,9 +28,9 @@ from dcmh.methods.folder import read_record
 from dcmh.stores import models
 from dcmh.stores.address import Address
 from dcmh.stores.base import UNFINISHED, UPDATE, Item, Skipped, Snapshot, check_model, closed_on_error
-from dcmh.stores.changes import Changes, CodeRows
 from dcmh.stores.codes import CodeIndex, CountedIndex
 from dcmh.stores.fine import FetchedVectors
+from dcmh.stores.transaction import CodeRows, Transaction
 from dcmh.util.cache import home
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ServerStore(ABC):
         digest = hashlib.blake2b(address.identity.encode(), digest_size=4).hexdigest()
         self.folder = home() / "engines" / f"{address.collection}-{digest}"
         self.snapshot: Snapshot[CountedIndex, FetchedVectors] = Snapshot({}, {}, 0, -1)
-        self._changes: Changes | None = None
+        self._changes: Transaction | None = None
         self._next = 0  # the next id, while writing
         self._modalities: list[str] = []
         self._bits = 0
@@ -257,11 +257,11 @@ class ServerStore(ABC):
             self.migrate()
         self._next = int(about["next_id"])
         noted = {"generation": str(int(about["generation"]) + 1), "format": str(FORMAT)}
-        self._changes = Changes(self._next, noted)
+        self._changes = Transaction(self._next, noted)
         try:
             yield
-            changes, changes.about["next_id"] = self._changes, str(self._next)
-            self.apply(changes)
+            self._changes.about["next_id"] = str(self._next)
+            self.apply(self._changes)
         finally:
             self._changes = None
 
@@ -300,11 +300,11 @@ class ServerStore(ABC):
             self._open_changes.skipped[name] = None
 
     @property
-    def _open_changes(self) -> Changes:
-        assert self._changes is not None, "changes happen within writing()"
+    def _open_changes(self) -> Transaction:
+        assert self._changes is not None, "changes are made inside writing()"
         return self._changes
 
-    def all_modalities(self, changes: Changes) -> list[str]:
+    def all_modalities(self, changes: Transaction) -> list[str]:
         """The collection's modalities and those that a change adds, which are recorded with it."""
         known = self.modalities()
         fresh = sorted(changes.modalities().difference(known))
@@ -313,7 +313,7 @@ class ServerStore(ABC):
             self._modalities = []
         return [*known, *fresh]
 
-    def code_rows(self, changes: Changes, modalities: Sequence[str]) -> dict[str, CodeRows]:
+    def code_rows(self, changes: Transaction, modalities: Sequence[str]) -> dict[str, CodeRows]:
         """The complete rows of codes that a change writes, by modality."""
         known = changes.recoded()
         stored = {modality: self.codes_of(modality, known) for modality in self.modalities()} if known else {}
@@ -388,7 +388,7 @@ class ServerStore(ABC):
         """Remove what a killed writer left behind."""
 
     @abstractmethod
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: Transaction) -> None:
         """Send changes; writing `about` completes them. Must be idempotent."""
 
     @abstractmethod

@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import Item, Skipped
-from dcmh.stores.changes import Changes
 from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.index import MilvusIndex
 from dcmh.stores.server import ServerStore
+from dcmh.stores.transaction import Transaction
 from dcmh.util.retry import LOADING
 
 ABOUT = -1
@@ -153,7 +153,7 @@ class MilvusStore(ServerStore):
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: Transaction) -> None:
         modalities = self.all_modalities(changes)
         indexes = {modality: self.index(modality, create=True) for modality in modalities}
         items = [_row_of(item) for item in changes.items.values()]  # first, as it refuses what is too long

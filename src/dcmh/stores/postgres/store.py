@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from dcmh.errors import ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import COMMON, Item, Skipped
-from dcmh.stores.changes import Changes
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
 from dcmh.stores.postgres.index import PostgresIndex
 from dcmh.stores.server import ServerStore
+from dcmh.stores.transaction import Transaction
 from dcmh.util.retry import LOADING
 from dcmh.util.text import index_words
 
@@ -129,7 +129,7 @@ class PostgresStore(ServerStore):
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: Transaction) -> None:
         modalities = self.all_modalities(changes)
         indexes = {modality: self.index(modality, create=True) for modality in modalities}
         rows = self.code_rows(changes, modalities)
@@ -169,7 +169,7 @@ class PostgresStore(ServerStore):
                 row = (item.id, item.name, item.path, item.text, labels, item.content, item.size, item.mtime_ns)
                 copy.write_row((*row, words_of(item)))
 
-    def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Changes) -> None:
+    def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Transaction) -> None:
         table, rows = f"fine_{modality}", changes.fine_rows(modality)
         self._delete(connection, table, [number for number in rows.vectors if number < changes.first_new] + rows.gone)
         with connection.cursor().copy(

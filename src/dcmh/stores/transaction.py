@@ -30,7 +30,7 @@ class FineRows:
 
 
 @dataclass
-class Changes:
+class Transaction:
     """The changes of one `writing()` block."""
 
     first_new: int  # ids from here on are new
