@@ -83,6 +83,7 @@ class Calibration:
 
     @classmethod
     def read(cls, model: Path, *, fine: bool) -> Calibration:
+        """Read the report.json of a model folder, if it has one."""
         path = model / model_folder.REPORT
         if not path.is_file():
             return cls({})

@@ -59,7 +59,7 @@ def identity(folder: Path) -> tuple[int, int] | None:
 def read_header(folder: Path) -> dict[str, Any]:
     """index.json, checked: ModelError for a folder that is not an index, is damaged, or is newer than this version."""
     if not is_index(folder):
-        raise ModelError(_no_index(folder))
+        raise _no_index(folder)
     try:
         header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
         kind, version = header["kind"], header["format"]
@@ -70,7 +70,7 @@ def read_header(folder: Path) -> dict[str, Any]:
             hint=f"Make it again: dcmh index DATA --model MODEL --out {folder} --rebuild",
         ) from error
     if kind != KIND:
-        raise ModelError(_no_index(folder))
+        raise _no_index(folder)
     if not isinstance(version, int) or version > FORMAT:
         raise ModelError(
             f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}.",
@@ -229,15 +229,17 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 
-def _no_index(folder: Path) -> str:
+def _no_index(folder: Path) -> ModelError:
     if not folder.exists():
-        return f"There is no index {folder}. Make one: dcmh index DATA --model MODEL --out {folder}"
+        return ModelError(
+            f"There is no index {folder}.", hint=f"Make one: dcmh index DATA --model MODEL --out {folder}"
+        )
     if (folder / CATALOGUE).is_file() and folder.is_dir():
-        return f"The index {folder} was only begun. Run the dcmh index command that makes it again."
-    said = f"{folder} is not a dcmh index (no {HEADER})."
+        return ModelError(f"The index {folder} was only begun.", hint="Run the dcmh index command that makes it again.")
+    what = f"{folder} is not a dcmh index (no {HEADER})."
     if model_folder.is_model(folder):
-        return f"{said} It is a model: make an index with it, dcmh index DATA --model {folder}"
+        return ModelError(f"{what} It is a model:", hint=f"make an index with it, dcmh index DATA --model {folder}")
     if (folder / "codes.json").is_file():
-        codes = "It is a folder of codes that dcmh encode wrote"
-        return f"{said} {codes}: make an index of the data, dcmh index DATA --model MODEL"
-    return f"{said} Make one: dcmh index {folder} --model MODEL"
+        what = f"{what} It is a folder of codes that dcmh encode wrote:"
+        return ModelError(what, hint="make an index of the data, dcmh index DATA --model MODEL")
+    return ModelError(what, hint=f"Make one: dcmh index {folder} --model MODEL")
