@@ -107,8 +107,8 @@ def test_a_folder_of_codes_is_no_index(cli, toy_model, tmp_path):
     answer = cli("search", "toy.codes", "sunny")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
-        "toy.codes is not a dcmh index (no index.json). It is a folder of codes that dcmh encode wrote: make an index "
-        "of the data, dcmh index DATA --model MODEL\n"
+        "toy.codes is not a dcmh index (no index.json). It is a folder of codes that dcmh encode wrote. Make an index "
+        "of the data: dcmh index DATA --model MODEL\n"
     )
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_index_is_one_line(cli, place, toy_model, monkeypatch):
     monkeypatch.chdir(place)
     for folder, says in (
         ("photos", "photos is not a dcmh index (no index.json). Make one: dcmh index photos --model MODEL"),
-        (toy_model, f"{toy_model} is not a dcmh index (no index.json). It is a model: make an index with it, "),
+        (toy_model, f"{toy_model} is not a dcmh index (no index.json). It is a model. Make an index with it: "),
         ("none", "There is no index none. Make one: dcmh index DATA --model MODEL --out none"),
     ):
         answer = cli("search", folder, "sunny")

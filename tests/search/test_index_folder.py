@@ -120,7 +120,7 @@ def test_what_is_no_index_is_explained(own, model, tmp_path):
             own / "photos",
             r"photos is not a dcmh index \(no index.json\). Make one: dcmh index .*photos --model MODEL",
         ),
-        (model, "It is a model: make an index with it, dcmh index DATA --model"),
+        (model, "It is a model. Make an index with it: dcmh index DATA --model"),
     ):
         with pytest.raises(ModelError, match=says):
             SearchIndex.open(folder)

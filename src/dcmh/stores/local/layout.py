@@ -238,8 +238,8 @@ def _no_index(folder: Path) -> ModelError:
         return ModelError(f"The index {folder} was only begun.", hint="Run the dcmh index command that makes it again.")
     what = f"{folder} is not a dcmh index (no {HEADER})."
     if model_folder.is_model(folder):
-        return ModelError(f"{what} It is a model:", hint=f"make an index with it, dcmh index DATA --model {folder}")
+        return ModelError(f"{what} It is a model.", hint=f"Make an index with it: dcmh index DATA --model {folder}")
     if (folder / "codes.json").is_file():
-        what = f"{what} It is a folder of codes that dcmh encode wrote:"
-        return ModelError(what, hint="make an index of the data, dcmh index DATA --model MODEL")
+        what = f"{what} It is a folder of codes that dcmh encode wrote."
+        return ModelError(what, hint="Make an index of the data: dcmh index DATA --model MODEL")
     return ModelError(what, hint=f"Make one: dcmh index {folder} --model MODEL")
