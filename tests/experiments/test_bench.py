@@ -12,7 +12,7 @@ import pytest
 from dcmh.errors import DataError, MissingExtra, ParameterError
 from dcmh.experiments import bench
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = """
 data = "mini.mat"
 features = ["given"]

@@ -14,7 +14,7 @@ from dcmh.data.columns import Stored
 from dcmh.errors import DataError, ParameterError
 from dcmh.inputs.images import decode
 
-REAL = Path(__file__).parents[2] / "../shared/data/mirflickr25k"
+REAL = Path(__file__).parents[3] / "../shared/data/mirflickr25k"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from dcmh.errors import DataError, NotFittedError, ParameterError
 from dcmh.util.text import STOP_WORDS, BagOfWords, mended, singular, words_of
 
 TEXTS = ["Two dogs on a beach", "a dog's beach", "DOG dog dog, naïve café", "beach 2024 x-ray", None, "the dogs"]
-COCO = Path(__file__).parents[1] / "../shared/data/coco12k/pairs.jsonl"
+COCO = Path(__file__).parents[2] / "../shared/data/coco12k/pairs.jsonl"
 
 
 def against_scikit_learn(texts, *, min_count, stop_words, binary, plurals=True):
