@@ -216,7 +216,7 @@ class TestRefusals:
         real = open
 
         def guarded(path, mode="r", *arguments, **settings):
-            if "w" in mode and str(path).endswith("lock"):
+            if "a" in mode and str(path).endswith("lock"):
                 raise PermissionError(13, "Permission denied", str(path))
             return real(path, mode, *arguments, **settings)
 

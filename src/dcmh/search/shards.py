@@ -15,7 +15,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from dcmh.data.columns import Column, Images, Texts
 from dcmh.search.columns import Codes, Failed, encode_column
 from dcmh.search.encode import BATCH, Encoders
 from dcmh.util.atomic import whole_file
+from dcmh.util.locks import locked
 
 LEAST = 32 * BATCH  # rows in a shard: whole batches, also of those that a GPU takes
 MOST_SHARDS = 20_000
@@ -114,20 +114,8 @@ class Shards:
     @contextlib.contextmanager
     def _claim(self, shard: int) -> Iterator[bool]:
         """Within the block the shard is this process's alone, or the answer was no."""
-        with open(self.folder / f"{self._name}-{shard:05}.lock", "w") as lock:
-            yield _locked(lock)
-
-
-def _locked(lock: IO[str]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows: one process encodes there
-        return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        with locked(self.folder / f"{self._name}-{shard:05}.lock") as alone:
+            yield alone
 
 
 def _identity(encoders: Encoders, column: Column, modality: str) -> str:

@@ -24,6 +24,7 @@ from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch, Paramet
 from dcmh.methods import folder as model_folder
 from dcmh.stores.local.catalogue import UNFINISHED, UPDATE, Catalogue, Item
 from dcmh.util.atomic import whole_folder, write_text
+from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
@@ -87,22 +88,15 @@ def write_header(folder: Path, **record: Any) -> None:
 def writer(folder: Path) -> Iterator[None]:
     """Within the block this process is the only one that writes the folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = open(folder / LOCK, "w")  # noqa: SIM115 - closed below
-    except PermissionError as error:
-        raise ModelError(
-            f"{folder} may not be written ({error.strerror}). Check its rights, or choose another --out."
-        ) from error
-    with lock:
+    with contextlib.ExitStack() as held:
         try:
-            import fcntl
-        except ImportError:  # Windows: SQLite alone keeps two writers apart there
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"Another process is writing {folder}. Wait for it, or choose another --out.") from None
+            alone = held.enter_context(locked(folder / LOCK))
+        except PermissionError as error:
+            raise ModelError(
+                f"{folder} may not be written ({error.strerror}). Check its rights, or choose another --out."
+            ) from error
+        if not alone:
+            raise BusyError(f"Another process is writing {folder}. Wait for it, or choose another --out.")
         yield
 
 
