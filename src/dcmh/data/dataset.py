@@ -7,18 +7,16 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text, labels_from_words
+from dcmh.data.splits import Split, make_split
 from dcmh.errors import DataError
 from dcmh.util.text import mended
-
-if TYPE_CHECKING:
-    from dcmh.data.splits import Split
 
 PARTS = ("query", "database", "train")
 JOINT = "joint"  # the code of all that an item has; so no modality may be called that
@@ -163,8 +161,6 @@ class Dataset:
 
     def split(self, queries: int, train: int | None = None, seed: int = 0) -> Split:
         """Query, database and training items, drawn at random. See `dcmh.data.make_split`."""
-        from dcmh.data.splits import make_split
-
         return make_split(self, queries, train, seed)
 
     def with_labels_from_text(

@@ -6,13 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.atomic import write_text
+
+if TYPE_CHECKING:
+    from dcmh.data.dataset import Dataset
 
 FORMAT = 1
 _CHANGED = (

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from dcmh.data.benchmarks import fetch, mirflickr, nuswide, official
+from dcmh.data.benchmarks import download, mirflickr, nuswide, sources
 from dcmh.errors import DataError
 
 State = Literal["ok", "missing", "wrong", "optional", "unknown"]
@@ -31,7 +31,7 @@ class Finding:
 def check(name: str, folder: Path) -> list[Finding]:
     """All findings about a data set in a folder; what cannot be read is a finding, not an error."""
     if not folder.is_dir():
-        return [Finding("folder", "missing", f"{folder} does not exist. {official.how_to_get(name, folder)}")]
+        return [Finding("folder", "missing", f"{folder} does not exist. {sources.how_to_get(name, folder)}")]
     findings = list(_archives(name, folder))
     try:
         findings += _mirflickr(folder) if name == "mirflickr25k" else _nuswide(name, folder)
@@ -41,14 +41,14 @@ def check(name: str, folder: Path) -> list[Finding]:
 
 
 def _archives(name: str, folder: Path) -> Iterator[Finding]:
-    record = fetch.read_record(folder)
-    for archive in official.SOURCES[name].archives:
+    record = download.read_record(folder)
+    for archive in sources.SOURCES[name].archives:
         path = folder / archive.name
         if not path.is_file():
             yield Finding(archive.name, "optional", "not here: only its unpacked files can be looked at")
             continue
         try:
-            sha256 = fetch.verify(archive, path, record.get(archive.name))
+            sha256 = download.verify(archive, path, record.get(archive.name))
         except DataError as error:
             yield Finding(archive.name, "wrong", str(error))
             continue

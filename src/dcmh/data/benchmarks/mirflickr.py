@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.benchmarks import official
+from dcmh.data.benchmarks import sources
 from dcmh.data.benchmarks.numbers import read_lines
 from dcmh.data.benchmarks.release import Release
 from dcmh.data.columns import Images, Texts, Vectors
@@ -88,11 +88,11 @@ def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
     """
     if text not in ("bag", "words"):
         raise ParameterError(f"The text of {NAME} is 'bag' or 'words', not {text!r}.")
-    folder = official.place(NAME, folder)
+    folder = sources.find_folder(NAME, folder)
     files = find(folder)
     gone = files.missing()
     if gone:
-        raise DataError(official.incomplete(NAME, folder, gone))
+        raise sources.incomplete(NAME, folder, gone)
     numbers = _numbers(files, folder)
     labels = annotated(files, numbers)
     words = word_list(files)
@@ -126,7 +126,7 @@ def _numbers(files: Files, folder: Path) -> list[int]:
         if gone:
             raise DataError(
                 f"{NAME} is incomplete in {folder}: {len(there):,} of {len(numbers):,} {what}. "
-                f"Missing: {official.some(gone)}. Run: dcmh data check {official.spelt(NAME, folder)}"
+                f"Missing: {sources.shortened(gone)}. Run: dcmh data check {sources.name_with_folder(NAME, folder)}"
             )
     return numbers
 

@@ -22,7 +22,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.benchmarks import official
+from dcmh.data.benchmarks import sources
 from dcmh.data.benchmarks.numbers import read_lines, read_table
 from dcmh.data.benchmarks.release import Release
 from dcmh.data.columns import Column, Images, Texts, Vectors
@@ -106,11 +106,16 @@ def find(folder: Path) -> Files:
 
 
 def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
-    """The points of the paper: see `of`."""
-    return of("nuswide", folder, text)
+    """The points of the paper: the 10 most frequent concepts. See `_load`."""
+    return _load("nuswide", folder, text)
 
 
-def of(name: str, folder: Path | None, text: str) -> Dataset:
+def load_21(folder: Path | None = None, *, text: str = "bag") -> Dataset:
+    """A later variant, from the same files: the 21 most frequent concepts. See `_load`."""
+    return _load("nuswide21", folder, text)
+
+
+def _load(name: str, folder: Path | None, text: str) -> Dataset:
     """The points of nuswide or nuswide21, in the order of Imagelist.txt; notes say where their number differs.
 
     Parameters
@@ -122,13 +127,13 @@ def of(name: str, folder: Path | None, text: str) -> Dataset:
     """
     if text not in ("bag", "words"):
         raise ParameterError(f"The text of {name} is 'bag' or 'words', not {text!r}.")
-    folder = official.place(name, folder)
+    folder = sources.find_folder(name, folder)
     files = find(folder)
     gone = files.missing()
     if text == "words" and files.words is None:
         gone.append("the list of tags (NUS_WID_Tags/TagList1k.txt)")
     if gone:
-        raise DataError(official.incomplete(name, folder, gone))
+        raise sources.incomplete(name, folder, gone)
     listed = photo_names(files)
     labels, concepts = most_frequent(files, len(listed), CONCEPTS[name])
     keep = np.asarray(labels.any(axis=1))

@@ -44,9 +44,6 @@ def toy(n: int = 200, size: int = 24, seed: int = 0) -> Dataset:
     )
 
 
-load = toy  # the name under which dcmh.data looks for it
-
-
 def _picture(labels: NDArray[np.intp], size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
     """A pattern for each label, in its colour give or take, on a noisy grey; the later one lies on top."""
     picture = np.full((size, size, 3), generator.uniform(60, 190), np.float64)
