@@ -146,7 +146,7 @@ def test_a_table_can_be_named(folder):
         ("pairs.csv", ["x,y", "a.jpg,dog"], "pairs.csv has columns 'x, y'; expected 'image, text'. Rename them"),
         ("pairs.jsonl", ['{"photo": "a.jpg", "tags": "dog"}'], "or: --text pairs.jsonl:photo,tags"),
         ("pairs.jsonl", ['{"image": "a.jpg", "text": "dog"}', "{oops"], "pairs.jsonl line 2 is not JSON"),
-        ("pairs.jsonl", ["[1]"], "pairs.jsonl line 1 is no JSON object"),
+        ("pairs.jsonl", ["[1]"], "pairs.jsonl line 1 is not a JSON object"),
         ("pairs.jsonl", ['{"image": "a.jpg", "text": "x", "labels": 3}'], "line 1: labels must be a list"),
         ("pairs.jsonl", [""], "pairs.jsonl has no rows"),
         ("pairs.csv", ["image,text"], "pairs.csv has no rows"),

@@ -59,9 +59,8 @@ def check(source: str, *, json: bool) -> int:
         console.result(console.table(["what", "state", "found"], rows))
     if bad:
         said = ", ".join(dict.fromkeys(finding.what for finding in bad))
-        console.error(
-            f"{name} in {folder} is not whole: {said}. Get what is missing: dcmh data get {sources.name_with_folder(name, folder)}"
-        )
+        command = f"dcmh data get {sources.name_with_folder(name, folder)}"
+        console.error(f"{name} in {folder} is not whole: {said}. Get what is missing: {command}")
         return FAILED
     console.say(f"{name} in {folder} is whole. Next: dcmh train {sources.name_with_folder(name, folder)}")
     return 0
