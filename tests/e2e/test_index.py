@@ -177,7 +177,7 @@ class TestRefusals:
         [
             (
                 ("empty", "--model", "MODEL"),
-                "No images in empty/ (looked for jpg, png, webp, gif, bmp, tiff in it and its folders). Is it the right folder?",
+                "No images in empty/ (looked for jpg, png, webp, gif, bmp, tiff, also in subfolders). Is it the right folder?",
             ),
             (
                 ("photos", "--model", "photos"),

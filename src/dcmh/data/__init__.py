@@ -1,4 +1,4 @@
-"""Where data comes from: `load_dataset` with the name of a built-in set, or a path."""
+"""Data sets: `load_dataset` takes the name of a built-in one, or a path."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _READ = "a folder of photos with text, pairs.jsonl, .csv or .tsv, or a .mat file
 
 
 def available() -> dict[str, str]:
-    """Names that `load_dataset` knows, each with one line about it."""
+    """The built-in data sets: name to one-line description."""
     return dict(_BUILT_IN)
 
 
 def load_dataset(source: str | Path, **options: Any) -> Dataset:
     """Load a built-in data set by name, or a folder or file by path.
 
-    A name wins over a folder of the same name: write ./toy for the folder. A benchmark that lies elsewhere than in the
-    dcmh home folder is named with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
+    A name takes precedence over a folder of the same name: write ./toy for the folder. A benchmark that is not in the
+    dcmh home folder is given with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
     keep_partial=True for a folder, or n=500 for toy.
     """
     name = str(source)
@@ -83,7 +83,7 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
 
 
 def named(source: str) -> tuple[str, Path | None] | None:
-    """The built-in name in a source, and the folder behind it, as in mirflickr25k:/data/mir; None where it is a path."""
+    """The built-in name and the folder in a source such as mirflickr25k:/data/mir; None if the source is a path."""
     if source in _BUILT_IN:
         return source, None
     name, colon, folder = source.partition(":")

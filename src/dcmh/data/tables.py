@@ -235,7 +235,9 @@ def _json_records(name: str, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{name} line {number} is not JSON: {error}. Write one object per line: {example}") from error
+            raise DataError(
+                f"{name} line {number} is not JSON: {error}. Write one object per line: {example}"
+            ) from error
         if not isinstance(record, dict):
             raise DataError(f"{name} line {number} is not a JSON object. Write one object per line: {example}")
         yield number, record
