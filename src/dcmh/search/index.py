@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from dcmh.errors import DataError, ParameterError, QueryError
-from dcmh.index.arguments import as_id
+from dcmh.index.protocol import as_id
 from dcmh.methods import starter
 from dcmh.search import adding, building, calibration, rank
 from dcmh.search import query as queries

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dcmh import stores
 from dcmh.errors import ModelError
 from dcmh.index.fine import FineIndex
-from dcmh.index.protocol import Index
-from dcmh.index.results import Results
+from dcmh.index.protocol import Index, Results
 from dcmh.methods import folder as model_folder
 from dcmh.search.building import Choices, Progress, check_data
 from dcmh.search.calibration import Calibration
