@@ -6,17 +6,14 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh import codes
 from dcmh.data.dataset import Dataset
-from dcmh.evaluation import metrics
-from dcmh.evaluation.metrics.paired import paired_counts
+from dcmh.evaluation import average_precision_by_direction, encode_sides
 from dcmh.experiments.tuning.parts import Parts
 from dcmh.methods.dcmh import DCMH
 from dcmh.methods.dcmh.recipes import Recipe
@@ -146,19 +143,7 @@ def _median(history: list[dict[str, Any]], *, resting: bool) -> float | None:
 
 
 def _per_query(model: DCMH, query: Dataset, database: Dataset) -> Mapping[str, NDArray[np.float64]]:
-    """Average precision of each query in each direction; 1 / rank of its own item where there are no labels."""
-    found = {}
-    for a, b in permutations(model.modalities, 2):
-        there = np.flatnonzero(database.observed(b))
-        asked, pool = (
-            codes.pack(model.encode(**{a: query[a]})),
-            codes.pack(model.encode(**{b: database[b].take(there)})),
-        )
-        if query.labels is not None and database.labels is not None:
-            counts = metrics.rank_counts(asked, pool, query.labels, database.labels[there], model.bits)
-        else:
-            own = codes.pack(model.encode(**{b: query[b]}))
-            wanted = len(pool) + np.arange(len(own))
-            counts = paired_counts(asked, np.concatenate([pool, own]), wanted, model.bits)
-        found[f"{a}_to_{b}"] = counts.average_precision(ties="expected")
-    return found
+    """Average precision of each query in each direction; without labels, 1 / rank of its own item."""
+    labelled = query.labels is not None and database.labels is not None
+    sides = encode_sides(model, query, database, "labels" if labelled else "pairing")
+    return average_precision_by_direction(*sides, model.bits)
