@@ -463,13 +463,13 @@ class TestFollowing:
         monkeypatch.setattr(
             PictureEncoder, "prepare", lambda self, *given: sizes.append(len(given[1])) or prepare(self, *given)
         )
-        crew = decoding_workers.Crew.__init__
+        start = decoding_workers.WorkerPool.start
 
-        def noted(self, *given):
-            crew(self, *given)
+        def noted(self):
+            start(self)
             started.extend(self._workers)
 
-        monkeypatch.setattr(decoding_workers.Crew, "__init__", noted)
+        monkeypatch.setattr(decoding_workers.WorkerPool, "start", noted)
         found = []
         for cores in (1, 4):
             monkeypatch.setattr(decoding, "cores", lambda cores=cores: cores)
@@ -497,7 +497,7 @@ class TestFollowing:
         monkeypatch.setenv("DCMH_HOME", str(own / "home"))
         encoders = Encoders(model, device="cpu")
         rested = []
-        monkeypatch.setattr(PictureEncoder, "rest", lambda self: rested.append(self._decoder.rest()))
+        monkeypatch.setattr(PictureEncoder, "rest", lambda self: rested.append(self._decoder.stop_workers()))
 
         def stop(done, total):
             raise KeyboardInterrupt
