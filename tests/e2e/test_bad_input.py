@@ -248,7 +248,7 @@ def test_names_that_are_not_unicode_are_said_before_the_work(cli, photos, toy_mo
     ):
         answer = cli(*arguments)
         assert (answer.code, answer.out) == (1, "")
-        assert "is not UTF-8, so it cannot be noted" in answer.last
+        assert "is not UTF-8, so it cannot be stored" in answer.last
         assert answer.err.count("\n") == 1
     answer = cli("train", photos, *QUICK, "--out", f"{other}.model")
     assert answer.code == 0, answer.err

@@ -149,7 +149,7 @@ def test_nearest_spelling():
 def test_errors_say_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"No word occurs in 4 or more of the 2 texts; .*'dog', in 2. Lower min_count"):
         BagOfWords(min_count=4).fit(["dog", "dog cat"])
-    with pytest.raises(DataError, match="hold no words"):
+    with pytest.raises(DataError, match="contain no words"):
         BagOfWords().fit(["", None])
     with pytest.raises(DataError, match="got one string"):
         BagOfWords().fit("dog")
