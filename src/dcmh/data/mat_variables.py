@@ -273,7 +273,7 @@ Variable = OldVariable | HDF5Variable
 def _checked(layout: Layout | None, variable: Variable) -> Layout:
     if layout is None:
         raise DataError(
-            f"{variable.name} of {variable.file.name} has the shape {_spelt(variable.shape)}; pictures need four axes, one "
+            f"{variable.name} of {variable.file.name} has the shape {_shape_text(variable.shape)}; pictures need four axes, one "
             "of them the three colours. Save them as height x width x 3 x N."
         )
     return layout
@@ -292,5 +292,5 @@ def _small(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.float32) if values.dtype != np.float32 else values
 
 
-def _spelt(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
     return " x ".join(f"{length:,}" for length in shape)
