@@ -106,6 +106,7 @@ class OldVariable:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """MATLAB's shape."""
         return tuple(self.value.shape)
 
     @property

@@ -203,10 +203,10 @@ def _unpack(archive: Path, folder: Path) -> int:
 
 def _move_files(source: Path, target: Path) -> None:
     for folder, _, names in os.walk(source):
-        place = target / Path(folder).relative_to(source)
-        place.mkdir(exist_ok=True)
+        parent = target / Path(folder).relative_to(source)
+        parent.mkdir(exist_ok=True)
         for name in names:
-            os.replace(Path(folder, name), place / name)
+            os.replace(Path(folder, name), parent / name)
 
 
 def _is_unpacked(path: Path, size: int) -> bool:
