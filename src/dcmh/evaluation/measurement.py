@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import codes
-from dcmh.data.dataset import JOINT
+from dcmh.data.dataset import JOINT, Dataset
+from dcmh.data.splits import Split
 from dcmh.errors import DataError
 from dcmh.evaluation.metrics import TIES, Counts, Ties, rank_counts, stable_average_precision
 from dcmh.evaluation.metrics.packed import paired_counts, paired_stable
@@ -23,47 +24,6 @@ from dcmh.evaluation.metrics.ties import check_k
 from dcmh.evaluation.report import DirectionReport, Relevance, Report
 
 KS = (1, 5, 10, 50, 100)  # ranks of precision_at and recall_at
-
-
-class Part(Protocol):
-    """The part of `Dataset` that evaluation uses."""
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The ids of the items."""
-        ...
-
-    @property
-    def labels(self) -> Any:
-        """0/1, shape (items, labels), or None."""
-        ...
-
-    def __getitem__(self, name: str, /) -> Any: ...
-
-    def __len__(self) -> int: ...
-
-    def observed(self, name: str, /) -> NDArray[np.bool_]:
-        """Which items have this modality."""
-        ...
-
-
-class Split(Protocol):
-    """Three parts of a data set."""
-
-    @property
-    def query(self) -> Part:
-        """The queries."""
-        ...
-
-    @property
-    def database(self) -> Part:
-        """What is searched."""
-        ...
-
-    @property
-    def train(self) -> Part:
-        """What was learned from."""
-        ...
 
 
 class Model(Protocol):
@@ -123,7 +83,7 @@ def evaluate(
         size = len(split.database)
         if joint:
             database[JOINT] = _by_labels(model, split.database, model.modalities, "database")
-        pairs = _count_labels(split.query.labels, split.database.labels)
+        pairs = _count_labels(split.query, split.database)
         chance, without_relevant = pairs.chance, pairs.without_relevant
     else:
         size = len(split.query) + len(split.database)
@@ -152,7 +112,7 @@ def average_precision_by_direction(
 
 
 def encode_sides(
-    model: Model, query: Part, database: Part, relevance: Relevance
+    model: Model, query: Dataset, database: Dataset, relevance: Relevance
 ) -> tuple[dict[str, Side], dict[str, Side]]:
     """The queries and the database in each modality, each with the items observed in it."""
     if relevance == "labels":
@@ -201,13 +161,13 @@ def _check(model: Model, split: Split, relevance: Relevance) -> None:
             )
 
 
-def _by_labels(model: Model, part: Part, modalities: Sequence[str], name: str) -> Side:
+def _by_labels(model: Model, part: Dataset, modalities: Sequence[str], name: str) -> Side:
     """The items that have one of these modalities, encoded from all of these that they have."""
     rows = _rows_with(part, modalities, name)
     return Side(_packed(model, part, modalities, rows), labels=np.asarray(part.labels)[rows])
 
 
-def _rows_with(part: Part, modalities: Sequence[str], name: str) -> NDArray[np.intp]:
+def _rows_with(part: Dataset, modalities: Sequence[str], name: str) -> NDArray[np.intp]:
     rows = np.flatnonzero(np.any([part.observed(modality) for modality in modalities], axis=0))
     if not len(rows):
         names = " or ".join(map(repr, modalities))
@@ -215,15 +175,15 @@ def _rows_with(part: Part, modalities: Sequence[str], name: str) -> NDArray[np.i
     return rows
 
 
-def _packed(model: Model, part: Part, modalities: Sequence[str], rows: NDArray[np.intp]) -> NDArray[np.uint8]:
+def _packed(model: Model, part: Dataset, modalities: Sequence[str], rows: NDArray[np.intp]) -> NDArray[np.uint8]:
     columns = {name: part[name] if len(rows) == len(part) else part[name].take(rows) for name in modalities}
     return codes.pack(model.encode(**columns))
 
 
-def _count_labels(query_labels: NDArray[Any], database_labels: NDArray[Any]) -> Counts:
+def _count_labels(query: Dataset, database: Dataset) -> Counts:
     # With codes that are all equal the whole database is one tie, which leaves the counts of relevant pairs.
-    query, database = (np.zeros((len(labels), 1), np.uint8) for labels in (query_labels, database_labels))
-    return rank_counts(query, database, query_labels, database_labels, 1)
+    equal = (np.zeros((len(part), 1), np.uint8) for part in (query, database))
+    return rank_counts(*equal, np.asarray(query.labels), np.asarray(database.labels), 1)
 
 
 def _rank(query: Side, database: Side, bits: int) -> Counts:
