@@ -182,8 +182,8 @@ def _packed(model: Model, part: Dataset, modalities: Sequence[str], rows: NDArra
 
 def _count_labels(query: Dataset, database: Dataset) -> Counts:
     # With codes that are all equal the whole database is one tie, which leaves the counts of relevant pairs.
-    equal = (np.zeros((len(part), 1), np.uint8) for part in (query, database))
-    return rank_counts(*equal, np.asarray(query.labels), np.asarray(database.labels), 1)
+    a, b = (np.zeros((len(part), 1), np.uint8) for part in (query, database))
+    return rank_counts(a, b, np.asarray(query.labels), np.asarray(database.labels), 1)
 
 
 def _rank(query: Side, database: Side, bits: int) -> Counts:
