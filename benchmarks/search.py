@@ -288,7 +288,7 @@ def markdown(result: dict[str, Any]) -> str:
         ]
     text += [
         "## On disk\n",
-        "{:,} codes: {code_bytes:.2f} bytes a code and {id_bytes:.2f} bytes an id; saved in {save_s:.2f} s, opened "
+        "{:,} codes: {code_bytes:.2f} bytes per code and {id_bytes:.2f} bytes per id; saved in {save_s:.2f} s, opened "
         "(memory-mapped) in {open_s:.4f} s, first search {first_search_s:.4f} s.\n".format(
             result["large"], **result["storage"]
         ),
