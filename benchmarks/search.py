@@ -24,7 +24,7 @@ import numba
 import numpy as np
 import usearch.index
 
-from dcmh.index import HammingIndex, radius, scan
+from dcmh.index import HammingIndex, multihash, scan
 
 RADIUS_COLUMNS = ["radius", "hits", "lookup", "scan", "ratio", "faiss MultiHash"]
 RADIUS_COLUMNS += ["lookup, alone", "scan, alone", "ratio", "auto: batch / alone"]
@@ -155,8 +155,8 @@ def lookups(items: np.ndarray, queries: np.ndarray, radii: list[int], turns: int
             if not (limits == ours.offsets[: len(limits)]).all():
                 raise SystemExit(f"faiss's multi-index hashing finds other hits at radius {r}")
             engines["faiss"] = (lambda i, r=r, asked=asked: theirs.range_search(asked, r + 1), len(asked), 1)
-        plan = radius.plan_for(64, len(items))
-        chosen = {name: radius.saved(plan, r, 1, n) > 0 for name, n in (("batch", 64), ("alone", 1))}
+        plan = multihash.plan_for(64, len(items))
+        chosen = {name: multihash.words_saved(plan, r, 1, n) > 0 for name, n in (("batch", 64), ("alone", 1))}
         rows.append({"radius": r, "hits": len(ours.ids) / len(many), "auto": chosen, **in_turns(engines, turns)})
     tables = index._state.lookups
     rows.append({"tables_bytes": tables.nbytes / len(items), "tables": len(tables.plan.starts)})
@@ -265,7 +265,7 @@ def markdown(result: dict[str, Any]) -> str:
         note = rows[-1]
         text += [
             f"## Within a radius, {int(size):,} × 64\n",
-            f"{note['tables']} tables, {note['tables_bytes']:.1f} bytes an item. Answers of up to 200 queries a radius "
+            f"{note['tables']} tables, {note['tables_bytes']:.1f} bytes per item. Answers of up to 200 queries per radius "
             "compared with the scan's: equal.\n",
             table(
                 RADIUS_COLUMNS,
@@ -288,7 +288,7 @@ def markdown(result: dict[str, Any]) -> str:
         ]
     text += [
         "## On disk\n",
-        "{:,} codes: {code_bytes:.2f} bytes a code and {id_bytes:.2f} bytes an id; saved in {save_s:.2f} s, opened "
+        "{:,} codes: {code_bytes:.2f} bytes per code and {id_bytes:.2f} bytes per id; saved in {save_s:.2f} s, opened "
         "(memory-mapped) in {open_s:.4f} s, first search {first_search_s:.4f} s.\n".format(
             result["large"], **result["storage"]
         ),

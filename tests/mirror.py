@@ -1,8 +1,7 @@
-"""A download server on this machine, which can break off, lie about sizes, send elsewhere, or refuse."""
+"""A download server on this machine, which can break off, lie about sizes, redirect, or refuse."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Mirror:
-    """Files by path, and how each misbehaves: {"/a.zip": ["break 1000", "status 503", "ok"]}, one a request."""
+    """Files by path, and how each misbehaves: {"/a.zip": ["break 1000", "status 503", "ok"]}, one per request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     plans: dict[str, list[str]] = field(default_factory=dict)
-    seen: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range
+    seen: list[str] = field(default_factory=list)  # paths requested
     address: str = ""
-    resumes: bool = True
-    tags: bool = True
 
     def url(self, path: str) -> str:
         return f"{self.address}{path}"
@@ -35,7 +32,7 @@ def mirror() -> Iterator[Mirror]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            made.seen.append((self.path, self.headers.get("Range")))
+            made.seen.append(self.path)
             word, _, value = made.plan(self.path).partition(" ")
             if word == "status":
                 self.send_error(int(value))
@@ -47,21 +44,10 @@ def mirror() -> Iterator[Mirror]:
                 self._send(made.files[self.path], word, value)
 
         def _send(self, content: bytes, word: str, value: str) -> None:
-            tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-            wanted, start = self.headers.get("Range"), 0
-            if wanted and made.resumes and self.headers.get("If-Range", tag) == tag:
-                start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-                self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            else:
-                self.send_response(200)
-            rest = content[start:]
-            claimed = int(value) if word == "claim" else len(rest)
-            self.send_header("Content-Length", str(claimed))
-            if made.tags:
-                self.send_header("ETag", tag)
+            self.send_response(200)
+            self.send_header("Content-Length", value if word == "claim" else str(len(content)))
             self.end_headers()
-            self.wfile.write(rest[: int(value)] if word == "break" else rest)
+            self.wfile.write(content[: int(value)] if word == "break" else content)
 
         def log_message(self, *args: object) -> None:
             pass

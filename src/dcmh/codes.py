@@ -1,4 +1,4 @@
-"""Binary codes: the only place that knows how bits lie in bytes.
+"""Binary codes: the only module that knows how bits are packed into bytes.
 
 A code is a row of +1 and -1 (int8). Packed, +1 is a set bit; bit 0 of the code is bit 0 (the lowest) of byte 0.
 """
@@ -16,7 +16,7 @@ MAX_BITS = 1024
 
 
 def check_bits(bits: int) -> int:
-    """Return bits, or say why it is no code length."""
+    """The number of bits as an int; a ParameterError unless codes can have that length."""
     if isinstance(bits, bool) or not isinstance(bits, int | np.integer) or not 1 <= bits <= MAX_BITS:
         raise ParameterError(
             f"bits must be a whole number from 1 to {MAX_BITS}, not {bits!r}. Common lengths: 16, 32, 64."
@@ -25,7 +25,7 @@ def check_bits(bits: int) -> int:
 
 
 def bytes_of(bits: int) -> int:
-    """How many bytes a packed code takes."""
+    """The number of bytes of a packed code."""
     return -(-bits // 8)
 
 
@@ -55,17 +55,17 @@ def unpack(packed: ArrayLike, bits: int) -> NDArray[np.int8]:
 
 
 def _bytes_in(lists: ArrayLike) -> NDArray[Any]:
-    """Lists of whole numbers from 0 to 255 as bytes; others as they are, to be refused."""
+    """Lists of integers from 0 to 255 as uint8; anything else unchanged, for `check_packed` to refuse."""
     try:
         array = np.asarray(lists)
     except ValueError:
-        raise DataError("Packed codes differ in length. Give as many bytes for each.") from None
+        raise DataError("Packed codes differ in length. Give the same number of bytes for each.") from None
     fits = array.dtype.kind == "i" and array.size and array.min() >= 0 and array.max() <= 255
     return array.astype(np.uint8) if fits else array
 
 
 def check_packed(packed: NDArray[Any], bits: int) -> None:
-    """Refuse what cannot be packed codes of this length."""
+    """Raise a DataError unless these can be packed codes of this many bits."""
     check_bits(bits)
     if packed.ndim != 2 or packed.dtype != np.uint8:
         raise DataError(

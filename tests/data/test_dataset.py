@@ -55,7 +55,7 @@ def test_a_data_set_is_known_by_its_modalities():
     for act in (lambda: data[3], lambda: data[:3], lambda: data[[1, 2]]):
         with pytest.raises(DataError, match=r"name of a modality.*data\.take\(rows\)"):
             act()
-    with pytest.raises(DataError, match=r"not iterated over.*data\.ids.*data\.modalities"):
+    with pytest.raises(DataError, match=r"cannot be iterated.*data\.ids.*data\.modalities"):
         list(data)
 
 

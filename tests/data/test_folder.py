@@ -95,7 +95,7 @@ def test_no_images(tmp_path):
     with pytest.raises(DataError) as caught:
         load_dataset(tmp_path / "photos")
     assert str(caught.value) == (
-        f"No images in {tmp_path}/photos/ (looked for jpg, png, webp, gif, bmp, tiff in it and its folders). "
+        f"No images in {tmp_path}/photos/ (looked for jpg, png, webp, gif, bmp, tiff, also in subfolders). "
         "Is it the right folder?"
     )
     (tmp_path / "photos/captions.csv").write_text("file,text\nb.jpg,dog\n")

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.io import savemat
 from scipy.sparse import csc_matrix
 
-from dcmh.data import load_dataset, matfile, split_given
+from dcmh.data import load_dataset, mat_variables, split_given
 from dcmh.errors import DataError, ImageError, MissingExtra, ParameterError
 
 REAL = Path(__file__).parents[2] / "../shared/data"
@@ -122,10 +122,10 @@ def test_convention_1_pictures_in_hdf5(tmp_path, resaved):
         "Read FLICKR-25K.mat (images, YAll, LAll): 9 items, image, text.",
         "images holds pictures, 6 high and 4 wide.",
     )
-    turned = [note for note in data.notes if "was turned" in note]
+    turned = [note for note in data.notes if "was transposed" in note]
     assert bool(turned) == resaved
     if resaved:
-        assert turned[0] == "YAll lies turned round (7 x 9) and was turned: items are its columns."
+        assert turned[0] == "YAll (7 x 9) was transposed: its columns are the items."
 
 
 @pytest.mark.parametrize("newer", [False, True])
@@ -158,7 +158,7 @@ def test_convention_3_split_over_files(tmp_path, newer):
     assert_mini(data)
     assert_pictures(data)
     assert data.name == "nus-wide-tc10"
-    assert data.notes[-1] == "Also there, and not used: XAll (choose with the option image)."
+    assert data.notes[-1] == "Not used: XAll (choose with the option image)."
     other = load_dataset(tmp_path, image="XAll")
     np.testing.assert_allclose(other.image.values, features, rtol=1e-6)
     with pytest.raises(ParameterError, match="image must be one of IAll, XAll, not 'VAll'"):
@@ -265,7 +265,7 @@ def test_sparse_matrices_of_both_versions(tmp_path):
 
 def test_large_matrices_are_read_in_blocks(tmp_path, monkeypatch):
     """Whole numbers up to a block in the middle that has none: nothing before it may be lost."""
-    monkeypatch.setattr(matfile, "_BLOCK", 100)
+    monkeypatch.setattr(mat_variables, "_BLOCK", 100)
     values = generator.integers(0, 200, (40, 30)).astype(float)
     values[7, 21] = 0.5
     save_v73(tmp_path / "big-yall.mat", {"YAll": values})
@@ -301,22 +301,22 @@ def test_a_picture_in_a_damaged_file(tmp_path):
 
 def test_what_cannot_be_read(tmp_path):
     savemat(tmp_path / "odd.mat", {"A": np.eye(2), "name": "x"})
-    with pytest.raises(DataError, match=r"odd.mat holds A, name. Read are files with I_tr"):
+    with pytest.raises(DataError, match=r"odd.mat holds A, name. Supported are files with I_tr"):
         load_dataset(tmp_path / "odd.mat")
     savemat(tmp_path / "n-yall.mat", {"YAll": np.eye(3)})
     savemat(tmp_path / "n-lall.mat", {"LAll": np.eye(4)})
     with pytest.raises(
-        DataError, match=r"no length in common: YAll 3 x 3, LAll 4 x 4. Are they of one data set, and whole"
+        DataError, match=r"no length in common: YAll 3 x 3, LAll 4 x 4. Are they complete, and of one data set"
     ):
         load_dataset(tmp_path / "n-lall.mat")
     with pytest.raises(DataError, match=r"holds 2 data sets in .mat files. Name one"):
         load_dataset(tmp_path)
     (tmp_path / "bad.mat").write_bytes(b"not a mat file at all" * 20)
-    with pytest.raises(DataError, match=r"bad.mat is no MATLAB file, or it is damaged"):
+    with pytest.raises(DataError, match=r"bad.mat is not a MATLAB file, or it is damaged"):
         load_dataset(tmp_path / "bad.mat")
     savemat(tmp_path / "flat.mat", {"images": np.zeros((5, 4, 4, 4)), "LAll": np.eye(5)})
     with pytest.raises(
-        DataError, match=r"images of flat.mat has the axes 5 x 4 x 4 x 4; pictures need four, one of them"
+        DataError, match=r"images of flat.mat has the shape 5 x 4 x 4 x 4; pictures need four axes, one of them"
     ):
         load_dataset(tmp_path / "flat.mat")
 

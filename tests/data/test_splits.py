@@ -51,14 +51,14 @@ def test_queries_have_every_modality_and_a_label():
     split = data.split(19, None, 0)
     assert split.query_rows.tolist() == list(range(2, 40, 2))
     assert not split.train.observed("image")[1:].any()
-    with pytest.raises(DataError, match="20 queries were asked for, but only 19 of 40"):
+    with pytest.raises(DataError, match="20 queries were requested, but only 19 of 40"):
         data.split(20)
 
 
 @pytest.mark.parametrize(
     ("queries", "train", "error", "says"),
     [
-        (41, None, DataError, "41 queries were asked for, but only 40 of 40"),
+        (41, None, DataError, "41 queries were requested, but only 40 of 40"),
         (40, None, DataError, "need 41 items; there are 40"),
         (30, 11, DataError, "30 queries and 11 training items need 41 items; there are 40"),
         (0, None, ParameterError, "queries must be a whole number of at least 1"),
@@ -74,7 +74,7 @@ def test_more_than_there_is(queries, train, error, says):
 
 @pytest.mark.parametrize("labels", [np.ones(10, int), np.c_[np.ones(10, int), np.arange(10) % 2], np.eye(10, 2)[:, :1]])
 def test_all_similar(labels):
-    with pytest.raises(DataError, match="do not tell items apart"):
+    with pytest.raises(DataError, match="do not distinguish items"):
         Dataset.from_arrays(text=["x"] * 10, labels=labels.astype(int)).split(2)
 
 

@@ -1,67 +1,184 @@
-"""Tables of whole numbers in text: every way they are written in, against Python's own int()."""
+"""Tables of pictures and words: every spelling that is read, every mistake that is named."""
 
-import io
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dcmh.data.benchmarks import numbers
+from dcmh.data import load_dataset, split_given
+from dcmh.data.tables import read
 from dcmh.errors import DataError
 
-generator = np.random.default_rng(0)
+COCO = Path(__file__).parents[2] / "../shared/data/coco12k"
 
 
-def text(rows: np.ndarray, gap: str = " ", end: str = "\n", last: str | None = None) -> bytes:
-    lines = [gap.join(map(str, row)) for row in rows.tolist()]
-    return (end.join(lines) + (end if last is None else last)).encode()
+@pytest.fixture
+def folder(tmp_path):
+    """Four pictures; nothing opens them here."""
+    for name in ("a.jpg", "b.jpg", "c d.jpg", "é.jpg"):
+        (tmp_path / name).write_bytes(b"x")
+    return tmp_path
 
 
-@pytest.mark.parametrize("top", [2, 10, 300, 70_000])
-@pytest.mark.parametrize(
-    ("gap", "end", "last"), [(" ", " \n", None), ("\t", "\t\r\n", None), (" ", "\n", ""), ("  ", "\r\n\r\n", None)]
-)
-def test_as_python_reads_it(monkeypatch, top, gap, end, last):
-    monkeypatch.setattr(numbers, "_BLOCK", 97)  # lines lie across blocks
-    rows = generator.integers(0, top, (57, 8))
-    found = numbers.read_table(io.BytesIO(text(rows, gap, end, last)), "t", 8)
-    np.testing.assert_array_equal(found, rows)
-    assert found.dtype == (np.uint8 if rows.max() < 256 else np.int32)
+def write(folder: Path, name: str, *lines: str) -> Path:
+    (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
 
 
-def test_one_number_a_line_and_chosen_rows():
-    values = generator.integers(0, 2, 500)
-    found = numbers.read_table(io.BytesIO(text(values[:, None])), "labels", 1, rows=500)
-    np.testing.assert_array_equal(found.ravel(), values)
-    rows = generator.integers(0, 10, (40, 3))
-    keep = generator.random(40) < 0.5
-    np.testing.assert_array_equal(numbers.read_table(io.BytesIO(text(rows)), "t", 3, keep=keep), rows[keep])
-
-
-def test_equal_lines_that_are_not_numbers_alike():
-    """The quick way is for lines of equal length with single digits; these only look like it."""
-    np.testing.assert_array_equal(numbers.read_table(io.BytesIO(b"12 3\n4 56\n"), "t", 2), [[12, 3], [4, 56]])
-    with pytest.raises(DataError, match="t holds something other than whole numbers"):
-        numbers.read_table(io.BytesIO(b"1 a\n0 1\n"), "t", 2)
+def test_json_lines(folder):
+    rows = [
+        {"image": "a.jpg", "text": "two dogs", "labels": ["dog", "sea"], "id": 7, "split": "query"},
+        {"image": "b.jpg", "text": ["boat", "harbour"], "labels": "sea;boat", "id": "x", "split": "train"},
+        {"image": "c d.jpg", "text": "nothing", "labels": [], "id": "y"},
+    ]
+    data = load_dataset(write(folder, "pairs.jsonl", *[json.dumps(row) for row in rows], ""))
+    assert data.ids == ["7", "x", "y"]
+    assert data.text.values == ["two dogs", "boat harbour", "nothing"]
+    assert data.label_names == ["boat", "dog", "sea"]
+    np.testing.assert_array_equal(data.labels, [[0, 1, 1], [1, 0, 1], [0, 0, 0]])
+    assert data.image.path(2) == folder / "c d.jpg"
+    assert data.parts == ["query", "train", "database"]
+    assert split_given(data).train.ids == ["x"]
+    assert data.notes == ("Text from pairs.jsonl for 3 of 3 items.",)
+    assert data.name == folder.name
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("name", "lines"),
     [
-        (b"1 0 1\n1 0\n", r"t has 2 numbers in line 2; expected 3. Is it another file, cut short, or turned round\?"),
-        (b"1 0 1\n" * 5, r"t has more than 4 rows, the other files 4"),
-        (b"1 0 1\n" * 3, r"t has 3 rows, the other files 4. Are they of one release\?"),
-        (b"1 0 -1\n" * 4, "t holds something other than whole numbers. Get it again"),
-        (b"1 0 0.5\n" * 4, "something other than whole numbers"),
-        (b"1 0 12345678901\n" * 4, "a number of more than 9 digits"),
-        (b"", "t has 0 rows"),
+        ("pairs.csv", ["image,text,labels", 'a.jpg,"dogs, two",dog; sea', "é.jpg,boat,"]),
+        ("pairs.csv", ["\ufeffimage, text,labels", 'a.jpg,"dogs, two",dog;sea', "é.jpg,boat,"]),
+        ("pairs.csv", ["image;text;labels", 'a.jpg;dogs, two;"dog;sea"', "é.jpg;boat;"]),
+        ("pairs.tsv", ["image\ttext\tlabels", "a.jpg\tdogs, two\tdog;sea", "é.jpg\tboat\t"]),
+        ("captions.csv", ["file,text,labels", 'a.jpg,"dogs, two",dog;sea', "é.jpg,boat"]),
+        ("captions.tsv", ["text\tlabels\tfile", "dogs, two\tdog;sea\ta.jpg", "boat\t\té.jpg"]),
     ],
 )
-def test_what_is_no_table(content, says):
+def test_tables(folder, name, lines):
+    data = load_dataset(write(folder, name, *lines))
+    assert data.ids == ["a.jpg", "é.jpg"]
+    assert data.text.values == ["dogs, two", "boat"]
+    assert data.label_names == ["dog", "sea"]
+    np.testing.assert_array_equal(data.labels, [[1, 1], [0, 0]])
+    assert name in data.notes[0]
+
+
+def test_no_labels_no_split(folder):
+    data = load_dataset(write(folder, "pairs.csv", "image,text", "a.jpg,dog", "b.jpg,cat"))
+    assert data.labels is None
+    assert data.label_names is None
+    assert data.parts is None
+
+
+def test_several_captions_of_one_picture_are_one_item(folder):
+    lines = ["image,text,labels", "a.jpg,two dogs,dog", "b.jpg,boat,", "a.jpg,a beach,sea", "a.jpg,,"]
+    data = load_dataset(write(folder, "pairs.csv", *lines))
+    assert data.ids == ["a.jpg", "b.jpg"]
+    assert data.text.values[0] == "two dogs\na beach"
+    assert data.labels.tolist() == [[1, 1], [0, 0]]
+
+
+def test_missing_pictures_are_skipped_and_blank_texts_left_out(folder):
+    write(folder, "pairs.csv", "image,text", "a.jpg,dog", "gone.jpg,cat", "b.jpg,  ", ",only words")
+    data = load_dataset(folder)
+    assert data.ids == ["a.jpg"]
+    assert data.skipped == [("gone.jpg", "does not exist")]
+    assert data.notes == (
+        "Text from pairs.csv for 2 of 4 items; 2 without text or picture left out.",
+        "Skipped 1 of 4 because the picture does not exist: gone.jpg, ….",
+    )
+    partial = load_dataset(folder, keep_partial=True)
+    assert partial.ids == ["a.jpg", "b.jpg", "line 5"]
+    assert partial.observed("text").tolist() == [True, False, True]
+    assert partial.observed("image").tolist() == [True, True, False]
+
+
+def test_items_without_a_name_are_called_by_their_line(folder):
+    """So that an item keeps its id when a line before it becomes usable."""
+    lines = ['{"title": "a", "tags": null}', "", '{"title": "b", "tags": "boat"}', '{"title": "c", "tags": "sea"}']
+    file = write(folder, "pairs.jsonl", *lines) / "pairs.jsonl"
+    assert load_dataset(file, modalities="title,tags").ids == ["line 3", "line 4"]
+    assert load_dataset(file, modalities="title,tags", keep_partial=True).ids == ["line 1", "line 3", "line 4"]
+    file = write(folder, "pairs.csv", "title,tags", "a,", "b,boat", "", "c,sea") / "pairs.csv"
+    assert load_dataset(file, modalities="title,tags").ids == ["line 3", "line 5"]
+
+
+def test_blank_cells_behind_the_last_column_do_not_matter(folder):
+    assert len(load_dataset(write(folder, "pairs.csv", "image,text", "a.jpg,dog,,", "b.jpg,cat, "))) == 2
+
+
+def test_half_an_emoji_anywhere_can_be_written(folder):
+    record = '{"id": "i\\ud83d", "image": "a.jpg", "text": "boat \\ud83d", "labels": ["x\\ud83d"]}'
+    gone = '{"id": "j", "image": "caf\\udce9.jpg", "text": "sea"}'
+    data = load_dataset(write(folder, "pairs.jsonl", record, gone))
+    assert (data.ids, data.text.values, data.label_names) == (["i\ufffd"], ["boat \ufffd"], ["x\ufffd"])
+    assert data.skipped == [("caf\ufffd.jpg", "does not exist, or is not UTF-8")]
+
+
+def test_paths_may_leave_the_folder(folder):
+    (folder / "deep").mkdir()
+    data = load_dataset(write(folder / "deep", "pairs.csv", "image,text", "../a.jpg,dog"))
+    assert data.image.path(0).is_file()
+
+
+def test_a_table_can_be_named(folder):
+    write(folder, "my.csv", "filename,caption", "a.jpg,dog")
+    assert load_dataset(folder, text="my.csv:filename,caption").text.values == ["dog"]
+    write(folder, "other.tsv", "file\ttext", "a.jpg\tcat")
+    assert load_dataset(folder, text="other.tsv").text.values == ["cat"]
+    assert load_dataset(folder / "other.tsv").text.values == ["cat"]
+    with pytest.raises(DataError, match="there is no 'words' among them"):
+        load_dataset(folder, text="my.csv:filename,words")
+    with pytest.raises(DataError, match="does not exist"):
+        load_dataset(folder, text="none.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "says"),
+    [
+        (
+            "captions.csv",
+            ["filename,caption", "a.jpg,dog"],
+            "captions.csv has columns 'filename, caption'; expected 'file, text'. Rename them, "
+            "or: --text captions.csv:filename,caption",
+        ),
+        ("pairs.csv", ["x,y", "a.jpg,dog"], "pairs.csv has columns 'x, y'; expected 'image, text'. Rename them"),
+        ("pairs.jsonl", ['{"photo": "a.jpg", "tags": "dog"}'], "or: --text pairs.jsonl:photo,tags"),
+        ("pairs.jsonl", ['{"image": "a.jpg", "text": "dog"}', "{oops"], "pairs.jsonl line 2 is not JSON"),
+        ("pairs.jsonl", ["[1]"], "pairs.jsonl line 1 is not a JSON object"),
+        ("pairs.jsonl", ['{"image": "a.jpg", "text": "x", "labels": 3}'], "line 1: labels must be a list"),
+        ("pairs.jsonl", [""], "pairs.jsonl has no rows"),
+        ("pairs.csv", ["image,text"], "pairs.csv has no rows"),
+        ("pairs.csv", ["image,text", "a.jpg,", "b.jpg, "], "All 2 texts in pairs.csv are empty"),
+        ("pairs.csv", ["image,text", "x" * 300 + ",dog"], "None of the 1 rows"),
+        ("pairs.csv", ["image,text", "gone.jpg,dog"], "None of the 1 rows .* the first missing picture: gone.jpg"),
+        ("pairs.csv", ["image,text,split", "a.jpg,dog,test"], "pairs.csv line 2: split is 'test'"),
+        ("pairs.csv", ["image,text,id", "a.jpg,dog,1", "b.jpg,cat,1"], "The id '1' occurs more than once"),
+        (
+            "pairs.csv",
+            ["image,text", "a.jpg,dog", "b.jpg,cat, mouse"],
+            "line 3 has more cells than the header. Put a text",
+        ),
+        ("pairs.csv", ["image,text", "a.jpg," + "x" * 200_000], "pairs.csv line 2 cannot be read: field larger"),
+    ],
+)
+def test_mistakes_are_named(folder, name, lines, says):
     with pytest.raises(DataError, match=says):
-        numbers.read_table(io.BytesIO(content), "t", 3, rows=4)
+        load_dataset(write(folder, name, *lines))
 
 
-def test_lines_of_another_encoding():
-    assert numbers.read_lines("\ufeffsky\r\n\r\n sea \n".encode(), "list.txt") == ["sky", "sea"]
-    with pytest.raises(DataError, match=r"list.txt is not UTF-8 \(byte 1\). Get the file again, or save it as UTF-8."):
-        numbers.read_lines(b"s\xe9a\n", "list.txt")
+def test_other_encodings_are_named(folder):
+    (folder / "pairs.csv").write_bytes("image,text\na.jpg,café\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"pairs.csv is not UTF-8 .*Save it as UTF-8"):
+        read(folder / "pairs.csv")
+
+
+@pytest.mark.skipif(not COCO.exists(), reason="coco12k is not here")
+def test_real_captions():
+    data = load_dataset(COCO)
+    assert len(data) == 12_000
+    assert data.labels.shape == (12_000, 80)
+    assert data.complete().all()
+    assert data.labels.any(axis=1).all()
+    assert not data.skipped

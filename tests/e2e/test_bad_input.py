@@ -66,7 +66,7 @@ def pictures_unreadable(folder):
     [
         (
             no_images,
-            "No images in photos/ (looked for jpg, png, webp, gif, bmp, tiff in it and its folders). "
+            "No images in photos/ (looked for jpg, png, webp, gif, bmp, tiff, also in subfolders). "
             "Is it the right folder?",
         ),
         (no_text, "Found 20 images but no captions or tags. Put captions.csv (columns: file, text) in photos/"),
@@ -78,8 +78,8 @@ def pictures_unreadable(folder):
         (empty_texts, "All 20 texts in captions.csv are empty. Is it the right column?"),
         (
             one_label,
-            "The labels do not tell items apart: only one is in use, or all items share one. "
-            "Give labels that tell items apart, or none.",
+            "The labels do not distinguish items: only one is in use, or all items share one. "
+            "Give labels that distinguish items, or none.",
         ),
         (few_tags, "Only 2 tags occur 5 times or more; with so few, almost all pairs count as similar."),
         (pictures_gone, "None of the 20 rows of pairs.csv has both a picture and a text."),
@@ -109,7 +109,7 @@ def test_the_columns_that_the_error_offers_work(cli, tmp_path):
         (("toy", "--bits", "0"), 1, "bits must be a whole number from 1 to 1024, not 0."),
         (("toy", "--bits", "1025"), 1, "bits must be a whole number from 1 to 1024, not 1025."),
         (("toy", "--bits", "many"), 2, 'Invalid value for --bits: unable to convert "many" into int. Try: dcmh train'),
-        (("toy", "--queries", "500"), 1, "500 queries were asked for, but only 200 of 200 items can be one"),
+        (("toy", "--queries", "500"), 1, "500 queries were requested, but only 200 of 200 items can be one"),
         (("toy", "--queries", "50", "--train-size", "151"), 1, "50 queries and 151 training items need 201 items"),
         (("toy", "--queries", "0"), 1, "queries must be a whole number of at least 1, not 0."),
         (("toy", "--epochs", "0"), 1, "epochs must be a whole number of at least 1, not 0."),
@@ -248,7 +248,7 @@ def test_names_that_are_not_unicode_are_said_before_the_work(cli, photos, toy_mo
     ):
         answer = cli(*arguments)
         assert (answer.code, answer.out) == (1, "")
-        assert "is not UTF-8, so it cannot be noted" in answer.last
+        assert "is not UTF-8, so it cannot be stored" in answer.last
         assert answer.err.count("\n") == 1
     answer = cli("train", photos, *QUICK, "--out", f"{other}.model")
     assert answer.code == 0, answer.err

@@ -177,7 +177,7 @@ class TestRefusals:
         [
             (
                 ("empty", "--model", "MODEL"),
-                "No images in empty/ (looked for jpg, png, webp, gif, bmp, tiff in it and its folders). Is it the right folder?",
+                "No images in empty/ (looked for jpg, png, webp, gif, bmp, tiff, also in subfolders). Is it the right folder?",
             ),
             (
                 ("photos", "--model", "photos"),
@@ -216,7 +216,7 @@ class TestRefusals:
         real = open
 
         def guarded(path, mode="r", *arguments, **settings):
-            if "w" in mode and str(path).endswith("lock"):
+            if "a" in mode and str(path).endswith("lock"):
                 raise PermissionError(13, "Permission denied", str(path))
             return real(path, mode, *arguments, **settings)
 

@@ -167,7 +167,7 @@ def edit(**changes):
         (damage_header_only, "damaged: ids-.*cannot be read"),
         (damage_foreign_array, "damaged: ids-.*holds float64"),
         (damage_delete, "damaged: codes-.*is missing"),
-        (lambda folder: (folder / "hamming.json").write_text("{"), "is no JSON"),
+        (lambda folder: (folder / "hamming.json").write_text("{"), "is not JSON"),
         (lambda folder: (folder / "hamming.json").write_text("[]"), "does not describe a Hamming index"),
         (lambda folder: (folder / "hamming.json").unlink(), "there is no hamming.json"),
         (edit(format=99), "has format 99; this version reads format 1. Update dcmh"),

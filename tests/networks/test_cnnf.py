@@ -196,11 +196,13 @@ def test_a_frozen_model_knows_its_weights(tmp_path, weights, monkeypatch):
     assert len(record["weights_digest"]) == 32
     codes = model.encode(image=data.image)
     place.write_bytes(place.read_bytes() + b"\0")
-    with pytest.raises(ModelMismatch, match=r"is not the file of cnn-f weights that the model learned with \(digest"):
+    with pytest.raises(
+        ModelMismatch, match=r"is not the file of cnn-f weights that the model was trained with \(digest"
+    ):
         dcmh.load(tmp_path / "model").encode(image=data.image)
     place.unlink()
     with pytest.raises(
-        ModelError, match=r"needs the cnn-f weights it learned with, .*imagenet-vgg-f.mat, and they are not"
+        ModelError, match=r"The cnn-f weights that the model was trained with, .*imagenet-vgg-f.mat, do not exist"
     ):
         dcmh.load(tmp_path / "model").encode(image=data.image)
     shutil.copy(weights, tmp_path / "home" / place.name)

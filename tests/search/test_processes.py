@@ -29,13 +29,13 @@ def test_processes_give_the_codes_that_threads_give(own, model, monkeypatch, bat
     monkeypatch.setattr(
         PictureEncoder, "prepare", lambda self, *given: sizes.append(len(given[1])) or prepare(self, *given)
     )
-    crew = decoding_workers.Crew.__init__
+    start = decoding_workers.WorkerPool.start
 
-    def noted(self, *given):
-        crew(self, *given)
+    def noted(self):
+        start(self)
         started.extend(self._workers)
 
-    monkeypatch.setattr(decoding_workers.Crew, "__init__", noted)
+    monkeypatch.setattr(decoding_workers.WorkerPool, "start", noted)
     found = []
     for cores in (1, 4):
         monkeypatch.setattr(decoding, "cores", lambda cores=cores: cores)
@@ -64,7 +64,7 @@ def test_an_interrupted_encoding_ends_its_processes(own, model, monkeypatch):
     monkeypatch.setenv("DCMH_HOME", str(own / "home"))
     encoders = Encoders(model, device="cpu")
     rested = []
-    monkeypatch.setattr(PictureEncoder, "rest", lambda self: rested.append(self._decoder.rest()))
+    monkeypatch.setattr(PictureEncoder, "rest", lambda self: rested.append(self._decoder.stop_workers()))
 
     def stop(done, total):
         raise KeyboardInterrupt

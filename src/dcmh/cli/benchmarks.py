@@ -11,38 +11,40 @@ from dcmh.cli import FAILED, console
 from dcmh.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
-    from dcmh.data.benchmarks.fetch import Progress
+    from dcmh.data.benchmarks.download import Progress
 
 
 def get(source: str, *, anew: bool, json: bool) -> int:
     """Download and unpack."""
-    from dcmh.data.benchmarks import fetch, official
+    from dcmh.data.benchmarks import download, sources
 
     name, folder = _place(source)
-    console.say(f"{official.SOURCES[name].title} into {folder}. Terms: {official.SOURCES[name].licence}.")
+    console.say(f"{sources.SOURCES[name].title} into {folder}. Terms: {sources.SOURCES[name].licence}.")
     with ExitStack() as bars:
 
         def progress(title: str) -> Progress:
             return bars.enter_context(console.progress(title, "bytes")).update
 
         try:
-            done = fetch.get(name, folder, say=console.say, progress=progress, anew=anew)
+            done = download.get(name, folder, say=console.say, progress=progress, accept_changed=anew)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Stopped. What has arrived is kept; go on with: {console.command()}") from None
+            raise KeyboardInterrupt(
+                f"Stopped. Complete files are kept; to get the others: {console.command()}"
+            ) from None
     if json:
         console.result_json({"name": name, "folder": str(folder), "archives": [asdict(one) for one in done]})
         return 0
     rows = [[one.name, one.state, _trusted(one.known), one.files] for one in done]
     console.result(console.table(["file", "state", "checksum", "files"], rows))
-    for part in official.SOURCES[name].by_hand:
+    for part in sources.SOURCES[name].by_hand:
         console.say(f"Not fetched: {part}.")
-    console.say(f"Next: dcmh data check {official.spelt(name, folder)}")
+    console.say(f"Next: dcmh data check {sources.name_with_folder(name, folder)}")
     return 0
 
 
 def check(source: str, *, json: bool) -> int:
     """Look at everything; 1 where something is missing or wrong."""
-    from dcmh.data.benchmarks import official
+    from dcmh.data.benchmarks import sources
     from dcmh.data.benchmarks.check import check as look
 
     name, folder = _place(source)
@@ -57,19 +59,18 @@ def check(source: str, *, json: bool) -> int:
         console.result(console.table(["what", "state", "found"], rows))
     if bad:
         said = ", ".join(dict.fromkeys(finding.what for finding in bad))
-        console.error(
-            f"{name} in {folder} is not whole: {said}. Get what is missing: dcmh data get {official.spelt(name, folder)}"
-        )
+        command = f"dcmh data get {sources.name_with_folder(name, folder)}"
+        console.error(f"{name} in {folder} is not whole: {said}. Get what is missing: {command}")
         return FAILED
-    console.say(f"{name} in {folder} is whole. Next: dcmh train {official.spelt(name, folder)}")
+    console.say(f"{name} in {folder} is whole. Next: dcmh train {sources.name_with_folder(name, folder)}")
     return 0
 
 
 def about(name: str, folder: Path | None) -> dict[str, Any]:
     """Licence, size and origin of a benchmark, for JSON."""
-    from dcmh.data.benchmarks import official
+    from dcmh.data.benchmarks import sources
 
-    source = official.SOURCES[name]
+    source = sources.SOURCES[name]
     archives = [
         {
             "name": one.name,
@@ -87,7 +88,7 @@ def about(name: str, folder: Path | None) -> dict[str, Any]:
         "page": source.page,
         "archives": archives,
         "by_hand": list(source.by_hand),
-        "folder": str(folder or official.home_folder(name)),
+        "folder": str(folder or sources.home_folder(name)),
     }
 
 
@@ -106,25 +107,25 @@ def about_lines(record: dict[str, Any]) -> list[tuple[str, object]]:
 
 def state(name: str) -> str:
     """At a glance, without looking into the files."""
-    from dcmh.data.benchmarks import official
+    from dcmh.data.benchmarks import sources
 
-    folder = official.home_folder(name)
+    folder = sources.home_folder(name)
     there = folder.is_dir() and any(folder.iterdir())
     return f"in {folder}" if there else f"not here: dcmh data get {name}"
 
 
 def _place(source: str) -> tuple[str, Path]:
     from dcmh.data import named
-    from dcmh.data.benchmarks import official
+    from dcmh.data.benchmarks import sources
 
     found = named(source)
-    if found is None or found[0] not in official.SOURCES:
+    if found is None or found[0] not in sources.SOURCES:
         hint = f" For the pictures of a folder: dcmh data {source} --check" if Path(source).is_dir() else ""
         raise ParameterError(
-            f"Only these can be fetched and checked: {', '.join(official.SOURCES)}; not {source!r}.{hint}"
+            f"Only these can be fetched and checked: {', '.join(sources.SOURCES)}; not {source!r}.{hint}"
         )
     name, folder = found
-    folder = folder or official.home_folder(name)
+    folder = folder or sources.home_folder(name)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file. Name a folder for {name}.")
     return name, folder

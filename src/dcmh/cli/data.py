@@ -99,11 +99,11 @@ def describe(data: Dataset) -> dict[str, Any]:
 
 def _built_in() -> list[dict[str, str]]:
     from dcmh.data import available
-    from dcmh.data.benchmarks import official
+    from dcmh.data.benchmarks import sources
 
     found = []
     for name, what in available().items():
-        if name in official.SOURCES:
+        if name in sources.SOURCES:
             found.append({"name": name, "state": benchmarks.state(name), "what": what})
             continue
         there = all(importlib.util.find_spec(package) for package in _PACKAGES.get(name, ()))
@@ -114,10 +114,10 @@ def _built_in() -> list[dict[str, str]]:
 def _benchmark(name: str) -> dict[str, Any] | None:
     """What is known about a benchmark, and whether its folder is there; None for other data."""
     from dcmh.data import named
-    from dcmh.data.benchmarks import official
+    from dcmh.data.benchmarks import sources
 
     found = named(name)
-    if found is None or found[0] not in official.SOURCES:
+    if found is None or found[0] not in sources.SOURCES:
         return None
     record = benchmarks.about(*found)
     folder = Path(record["folder"])

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dcmh.search import Hit, Hits, SearchIndex
 
 WIDTH = 70  # letters of a text that the table shows
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # dcmh.inputs.images would load Pillow
 BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # of the files of pictures
 
 
@@ -94,6 +93,8 @@ def _kind(index: SearchIndex, modality: str | None) -> str | None:
 
 def _meant(query: str, kind: str | None = None) -> dict[str, Any]:
     """What a query is: text, image or vector."""
+    from dcmh.data.columns import IMAGE_SUFFIXES
+
     for prefix in ("text", "image"):
         if query.startswith(f"{prefix}:"):
             return {prefix: query.removeprefix(f"{prefix}:")}
@@ -101,9 +102,9 @@ def _meant(query: str, kind: str | None = None) -> dict[str, Any]:
         return {kind: query}
     if os.path.isfile(query) and query.lower().endswith(".npy"):
         return {"vector": query}
-    if os.path.isfile(query) and (query.lower().endswith(SUFFIXES) or os.sep in query or _is_picture(query)):
+    if os.path.isfile(query) and (query.lower().endswith(IMAGE_SUFFIXES) or os.sep in query or _is_picture(query)):
         return {"image": query}
-    if query.lower().endswith(SUFFIXES):
+    if query.lower().endswith(IMAGE_SUFFIXES):
         raise QueryError(f"There is no picture {query}. If these are words, write 'text:{query}'.")
     return {"text": query}
 

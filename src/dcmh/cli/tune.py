@@ -130,7 +130,7 @@ def _run(search: Search) -> Outcome:
 
 def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:
     """The table: each trial beside the defaults of its stage, on the items that select and on those that confirm."""
-    from dcmh.experiments.tuning import spelt
+    from dcmh.experiments.tuning import describe
 
     base = {(one.trial.stage, one.trial.seed): one for one in results if not one.trial.changes}
     header = ["length", "seed", "settings", "iterations", "MAP select", "to defaults"]
@@ -138,7 +138,7 @@ def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:
     rows: list[list[object]] = []
     for one in results:
         trial, default = one.trial, base[one.trial.stage, one.trial.seed]
-        row: list[object] = [f"{trial.stage:.2g}", trial.seed, spelt(trial.changes), one.epochs]
+        row: list[object] = [f"{trial.stage:.2g}", trial.seed, describe(trial.changes), one.epochs]
         for here, there in ((one.score, default.score), (one.confirmed, default.confirmed)):
             row += [here, f"{here - there:+.4f}" if trial.changes else ""]
         rows.append([*row, round(one.seconds)])

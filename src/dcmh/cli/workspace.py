@@ -8,10 +8,10 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from dcmh.cli import console
 from dcmh.errors import BusyError
+from dcmh.util.locks import locked
 
 STATE = "state.safetensors"
 
@@ -22,12 +22,13 @@ class Workspace:
     def __init__(self, model: Path) -> None:
         self.folder = model.with_name(f"{model.name}.checkpoint")
         self.state = self.folder / STATE
-        self._lock: IO[str] | None = None
+        self._lock = contextlib.ExitStack()
 
     def open(self, *, resume: bool) -> None:
         """Make the folder. With `resume` an unfinished training in it goes on, else it is dropped; both are said."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._hold()
+        if not self._lock.enter_context(locked(self.folder / "lock")):
+            raise BusyError(f"Another dcmh train is writing {self.folder}. Wait for it, or choose another --out.")
         if resume and not self.state.is_file():
             console.say(f"Nothing to resume in {self.folder}, starting anew.")
         elif resume:
@@ -40,23 +41,7 @@ class Workspace:
         """Remove the folder, unless it holds the state of a training that is not finished."""
         if finished or not self.state.is_file():
             shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.close()
-
-    def _hold(self) -> None:
-        """Keep others out; the lock goes when the process does."""
-        self._lock = open(self.folder / "lock", "w")  # noqa: SIM115 - held until close
-        try:
-            import fcntl
-        except ImportError:  # Windows: two trainings at once are the user's affair there
-            return
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise BusyError(
-                f"Another dcmh train is writing {self.folder}. Wait for it, or choose another --out."
-            ) from None
+        self._lock.close()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Where data comes from: `load_dataset` with the name of a built-in set, or a path."""
+"""Data sets: `load_dataset` takes the name of a built-in one, or a path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from dcmh.data.benchmarks import official
+from dcmh.data.benchmarks import sources
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.dataset import Dataset, similarity
 from dcmh.data.labels import labels_from_text
@@ -32,33 +32,39 @@ __all__ = [
     "split_given",
 ]
 
-# The module dcmh.data.benchmarks.NAME has a function load.
 _BUILT_IN = {
-    **{name: source.what for name, source in official.SOURCES.items()},
+    **{name: source.what for name, source in sources.SOURCES.items()},
     "openmoji": "about 1,900 emoji drawings with names and tags; 9 groups are the labels; CC BY-SA 4.0",
     "toy": "200 synthetic pictures and texts with 8 labels, for tests and first steps",
 }
-_MODULES = {"mirflickr25k": "mirflickr"}  # where the module is called otherwise
+_LOADERS = {  # module of dcmh.data.benchmarks, function
+    "mirflickr25k": ("mirflickr", "load"),
+    "nuswide": ("nuswide", "load"),
+    "nuswide21": ("nuswide", "load_21"),
+    "openmoji": ("openmoji", "load"),
+    "toy": ("toy", "toy"),
+}
 _READ = "a folder of photos with text, pairs.jsonl, .csv or .tsv, or a .mat file"
 
 
 def available() -> dict[str, str]:
-    """Names that `load_dataset` knows, each with one line about it."""
+    """The built-in data sets: name to one-line description."""
     return dict(_BUILT_IN)
 
 
 def load_dataset(source: str | Path, **options: Any) -> Dataset:
     """Load a built-in data set by name, or a folder or file by path.
 
-    A name wins over a folder of the same name: write ./toy for the folder. A benchmark that lies elsewhere than in the
-    dcmh home folder is named with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
+    A name takes precedence over a folder of the same name: write ./toy for the folder. A benchmark that is not in the
+    dcmh home folder is given with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
     keep_partial=True for a folder, or n=500 for toy.
     """
     name = str(source)
     known = named(name) if isinstance(source, str) else None
     if known is not None:
-        module = importlib.import_module(f"dcmh.data.benchmarks.{_MODULES.get(known[0], known[0])}")
-        return _call(module.load, name, () if known[1] is None else (known[1],), options)
+        module, function = _LOADERS[known[0]]
+        load = getattr(importlib.import_module(f"dcmh.data.benchmarks.{module}"), function)
+        return _call(load, name, () if known[1] is None else (known[1],), options)
     path = Path(source).expanduser()
     if name == "" or not path.exists():
         raise DataError(_unknown(name, path))
@@ -77,11 +83,11 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
 
 
 def named(source: str) -> tuple[str, Path | None] | None:
-    """The built-in name in a source, and the folder behind it, as in mirflickr25k:/data/mir; None where it is a path."""
+    """The built-in name and the folder in a source such as mirflickr25k:/data/mir; None if the source is a path."""
     if source in _BUILT_IN:
         return source, None
     name, colon, folder = source.partition(":")
-    if colon and folder and name in official.SOURCES:
+    if colon and folder and name in sources.SOURCES:
         return name, Path(folder).expanduser()
     return None
 

@@ -1,4 +1,4 @@
-"""A column: one modality of a data set, one value an item, some of them perhaps missing."""
+"""A column: one modality of a data set, with one value per item, some of them perhaps missing."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".ti
 
 
 class Store(Protocol):
-    """A file of many pictures, such as an HDF5 array or a zip: gives one at a time."""
+    """A file of many pictures, such as an HDF5 array or a zip, read one picture at a time."""
 
-    def read(self, key: Any) -> NDArray[np.uint8] | bytes: ...
+    def read(self, key: Any) -> NDArray[np.uint8] | bytes:
+        """One picture: an array, or the bytes of an image file."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One picture of a store: read when it is asked for, and not kept."""
+    """One picture of a store, read when needed and not kept."""
 
     store: Store
     key: Any
 
     def read(self) -> NDArray[np.uint8] | bytes:
+        """The picture: an array, or the bytes of an image file."""
         return self.store.read(self.key)
 
 
 class Images:
-    """Pictures, decoded only when asked for.
+    """Pictures, decoded only when needed.
 
-    Each value is a path (relative ones count from `root`), a uint8 array (height, width, 3), a `Stored` picture, or None
-    where there is none. `bags` are bags of visual words that the pictures came with, shape (pictures, visual words).
+    Each value is a path (relative to `root`), a uint8 array (height, width, 3), a `Stored` picture, or None if missing.
+    `bags` are bags of visual words that the pictures came with, shape (pictures, visual words).
     """
 
     kind: Kind = "image"
@@ -54,13 +57,13 @@ class Images:
         self.bags = bags
         if bags is not None and len(bags) != len(self.values):
             raise DataError(
-                f"{len(bags):,} bags of visual words are given for {len(self.values):,} pictures. Give one a picture."
+                f"{len(bags):,} bags of visual words are given for {len(self.values):,} pictures. Give one per picture."
             )
         for row, value in enumerate(self.values):
             if value is not None and not isinstance(value, str | Path | np.ndarray | Stored):
                 raise DataError(
                     f"Picture of item {row} is a {type(value).__name__}. Give a path, a uint8 array "
-                    f"(height, width, 3), or None where there is no picture."
+                    f"(height, width, 3), or None if there is no picture."
                 )
             if isinstance(value, str | Path) and mended(str(value)) != str(value):
                 raise DataError(
@@ -73,18 +76,19 @@ class Images:
         return len(self.values)
 
     def take(self, rows: NDArray[np.intp]) -> Self:
+        """The values of these rows, in that order."""
         bags = None if self.bags is None else self.bags.take(rows)
         return type(self)([self.values[i] for i in rows], root=self.root, bags=bags)
 
     def path(self, row: int) -> Path | None:
-        """The file of one picture; None for a picture that has no file of its own, or is missing."""
+        """The file of one picture; None if it has no file of its own, or is missing."""
         value = self.values[row]
         if value is None or isinstance(value, np.ndarray | Stored):
             return None
         return self.root / value if self.root is not None else Path(value)
 
     def source(self, row: int) -> Path | NDArray[np.uint8] | bytes | None:
-        """What `dcmh.inputs.images.decode` takes: the file, the bytes or the array of one picture; None where it is missing."""
+        """What `dcmh.inputs.images.decode` takes: the file, the bytes or the array of one picture; None if missing."""
         value = self.values[row]
         if isinstance(value, Stored):
             return value.read()
@@ -92,9 +96,9 @@ class Images:
 
 
 class Texts:
-    """Words: one string an item, or None where there is none. A blank text counts as none.
+    """Texts: one string per item, or None if missing. A blank text counts as missing.
 
-    Half an emoji, which could not be written to any file, becomes U+FFFD.
+    Unpaired surrogates, which cannot be written to a file, become U+FFFD.
     """
 
     kind: Kind = "text"
@@ -106,7 +110,7 @@ class Texts:
         for row, value in enumerate(values):
             if value is not None and not isinstance(value, str):
                 raise DataError(
-                    f"Text of item {row} is a {type(value).__name__}. Give a string, or None where there is no text."
+                    f"Text of item {row} is a {type(value).__name__}. Give a string, or None if there is no text."
                 )
             self.values.append(mended(str(value)) if value is not None and value.strip() else None)
         self.observed: NDArray[np.bool_] = np.array([value is not None for value in self.values], bool)
@@ -115,11 +119,12 @@ class Texts:
         return len(self.values)
 
     def take(self, rows: NDArray[np.intp]) -> Self:
+        """The values of these rows, in that order."""
         return type(self)([self.values[i] for i in rows])
 
 
 class Vectors:
-    """Feature vectors, shape (items, features). `observed` says which rows are there."""
+    """Feature vectors, shape (items, features). `observed` marks the rows that are not missing."""
 
     kind: Kind = "vector"
 
@@ -139,7 +144,7 @@ class Vectors:
             raise DataError(
                 f"observed has shape {self.observed.shape}; expected one value for {len(self.values)} items."
             )
-        # A row that is not there may hold anything.
+        # Missing rows may hold anything.
         finite = np.isfinite(self.values).all(axis=1) if self.values.dtype.kind == "f" else np.True_
         bad = np.flatnonzero(~finite & self.observed)
         if len(bad):
@@ -152,6 +157,7 @@ class Vectors:
         return len(self.values)
 
     def take(self, rows: NDArray[np.intp]) -> Self:
+        """The values of these rows, in that order."""
         return type(self)(self.values[rows], observed=self.observed[rows])
 
 

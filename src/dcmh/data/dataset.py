@@ -1,4 +1,4 @@
-"""Dataset: items seen in one or more modalities, with labels and ids."""
+"""Dataset: items in one or more modalities, with labels and ids."""
 
 from __future__ import annotations
 
@@ -7,46 +7,44 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text, labels_from_words
+from dcmh.data.splits import Split, make_split
 from dcmh.errors import DataError
 from dcmh.util.text import mended
 
-if TYPE_CHECKING:
-    from dcmh.data.splits import Split
-
 PARTS = ("query", "database", "train")
-JOINT = "joint"  # the code of all that an item has; so no modality may be called that
+JOINT = "joint"  # the code of all modalities of an item together: reserved, not a modality
 _NAME = re.compile(r"[^\W\d][\w-]*")
 _TAKEN = ("ids", "labels", "label_names", "name", "self", JOINT)
 
 
 class Dataset:
-    """Items, one a row, in any number of named modalities.
+    """Items, one per row, in any number of named modalities.
 
-    `data["text"]` or `data.text` is a modality, `"text" in data` tells whether there is one, `len(data)` counts items,
-    and `data.take(rows)` gives some of them. Data is not iterated over, as nobody could say whether over items or over
-    modalities: walk through `data.ids`, `data.text.values` or `data.modalities`.
+    `data["text"]` or `data.text` is a modality, `"text" in data` checks for it, `len(data)` counts items, and
+    `data.take(rows)` selects some. A data set cannot be iterated, since it is ambiguous whether over items or over
+    modalities: iterate over `data.ids`, `data.text.values` or `data.modalities`.
 
     Parameters
     ----------
     columns
-        Modality name to `Images`, `Texts` or `Vectors`; all of one length. Any names, any mix, any number.
+        Modality name to `Images`, `Texts` or `Vectors`, all of the same length. Any names, kinds and number.
     labels
-        0/1, shape (items, labels), or one class an item; None where there are none.
+        0/1, shape (items, labels), or one class per item; None if there are none.
     ids
-        One a row, unique; default "0", "1", ….
+        One per row, unique; default "0", "1", ….
     notes
-        Sentences that whoever loaded the data should show the user.
+        Sentences to show to the user who loads the data.
     skipped
-        (file, reason) of what the loader left out.
+        (file, reason) of each file that the loader left out.
     parts
-        The split the source came with: "query", "database" or "train" for each item. See `dcmh.data.split_given`.
+        The split that came with the source: "query", "database" or "train" for each item. See `dcmh.data.split_given`.
     """
 
     def __init__(
@@ -70,8 +68,8 @@ class Dataset:
         self.labels: NDArray[np.uint8] | None = None
         self.label_names: list[str] | None = None
         if labels is not None:
-            self.labels, found = check_labels(labels, self._size)
-            self.label_names = _check_names(label_names, found, self.labels.shape[1])
+            self.labels, classes = check_labels(labels, self._size)
+            self.label_names = _check_names(classes if label_names is None else label_names, self.labels.shape[1])
         self.ids = _check_ids(ids, self._size)
         self.parts = _check_parts(parts, self._size)
 
@@ -85,7 +83,7 @@ class Dataset:
         name: str = "",
         **modalities: Any,
     ) -> Dataset:
-        """A data set from what lies in memory; every other keyword is a modality.
+        """A data set from arrays and lists in memory; every other keyword is a modality.
 
         An array (items, features) becomes `Vectors`, a list of strings `Texts`; give pictures as `Images(paths)`.
 
@@ -96,6 +94,7 @@ class Dataset:
 
     @property
     def modalities(self) -> tuple[str, ...]:
+        """The names of the modalities."""
         return tuple(self.columns)
 
     def __len__(self) -> int:
@@ -106,7 +105,7 @@ class Dataset:
 
     def __iter__(self) -> NoReturn:
         raise DataError(
-            "A data set is not iterated over. For items, take data.ids, or data[modality].values; "
+            "A data set cannot be iterated. For items use data.ids or data[modality].values; "
             "for the names of modalities, data.modalities."
         )
 
@@ -121,7 +120,7 @@ class Dataset:
         return self.columns[modality]
 
     def __getattr__(self, attribute: str) -> Column:
-        # Only called when there is no such attribute; "columns" itself is not there while unpickling.
+        # Only called if there is no such attribute; "columns" itself is missing while unpickling.
         columns = self.__dict__.get("columns", {})
         if attribute in columns:
             return cast(Column, columns[attribute])
@@ -142,7 +141,7 @@ class Dataset:
         return np.asarray(np.stack([column.observed for column in self.columns.values()]).all(axis=0))
 
     def take(self, rows: Any) -> Dataset:
-        """The items of these rows (whole numbers, a slice, or a mask), in that order."""
+        """The items of these rows (integers, a slice, or a mask), in that order."""
         kept: NDArray[np.intp] = np.arange(self._size)[_as_index(rows)]
         return Dataset(
             {name: column.take(kept) for name, column in self.columns.items()},
@@ -163,8 +162,6 @@ class Dataset:
 
     def split(self, queries: int, train: int | None = None, seed: int = 0) -> Split:
         """Query, database and training items, drawn at random. See `dcmh.data.make_split`."""
-        from dcmh.data.splits import make_split
-
         return make_split(self, queries, train, seed)
 
     def with_labels_from_text(
@@ -176,34 +173,34 @@ class Dataset:
         return self._with_labels(labels, names, note)
 
     def with_labels_from_words(self, words: Sequence[str], modality: str = "text") -> Dataset:
-        """The same items with given words as labels, such as the `label_names` of data that was counted before.
+        """The same items with given words as labels, such as the `label_names` of another data set.
 
         See `labels_from_words`.
         """
         return self._with_labels(*labels_from_words(self._texts(modality), words))
 
     def with_labels_from_folders(self) -> Dataset:
-        """The same items with the folder that each one's picture lies in as its label. See `labels_from_folders`."""
+        """The same items, each labelled with the folder of its picture. See `labels_from_folders`."""
         labels, names = labels_from_folders(self._paths())
         note = f"The {len(names):,} folders serve as labels ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})."
         return self._with_labels(labels, names, note)
 
     def _texts(self, modality: str) -> Sequence[str | None]:
-        """The texts of a modality that labels are to be taken from."""
+        """The texts of a modality, for labels."""
         column = self[modality]
         if not isinstance(column, Texts):
             raise DataError(f"Labels can be taken from words, but {modality!r} holds {column.kind}s. Give labels.")
         return column.values
 
     def _paths(self) -> list[str | None]:
-        """Of each item's first picture; of an item without one, its id if that is a path."""
+        """The path of each item's first picture; without one, its id if that is a path."""
         columns = [column for column in self.columns.values() if isinstance(column, Images)]
-        found: list[str | None] = []
+        paths: list[str | None] = []
         for row, item in enumerate(self.ids):
             values = (column.values[row] for column in columns)
             path = next((str(value) for value in values if isinstance(value, str | Path)), None)
-            found.append(path if path is not None else item if "/" in item else None)
-        return found
+            paths.append(path if path is not None else item if "/" in item else None)
+        return paths
 
     def _with_labels(self, labels: NDArray[np.uint8], names: list[str], *notes: str) -> Dataset:
         return Dataset(
@@ -218,21 +215,21 @@ class Dataset:
         )
 
     def fingerprint(self) -> str:
-        """A hash of ids, labels, texts, vectors and modality names: the same for the same data, on every machine.
+        """A hash of ids, labels, texts, vectors and modality names: the same for the same data on every machine.
 
-        Pictures are known by their ids: they may be many gigabytes.
+        Pictures enter by their ids only: they may be many gigabytes.
         """
         texts = {name: column.values for name, column in self.columns.items() if isinstance(column, Texts)}
-        said = [self.ids, self.label_names, [(name, column.kind) for name, column in self.columns.items()], texts]
+        described = [self.ids, self.label_names, [(name, column.kind) for name, column in self.columns.items()], texts]
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(json.dumps(said).encode())
+        digest.update(json.dumps(described).encode())
         if self.labels is not None:
             digest.update(self.labels.tobytes())
         for column in self.columns.values():
             if isinstance(column, Vectors):
-                there = column.values if column.observed.all() else column.values[column.observed]
+                observed = column.values if column.observed.all() else column.values[column.observed]
                 digest.update(column.observed.tobytes())
-                digest.update(np.ascontiguousarray(there).tobytes())
+                digest.update(np.ascontiguousarray(observed).tobytes())
         return digest.hexdigest()
 
 
@@ -240,7 +237,9 @@ def similarity(labels_a: NDArray[Any], labels_b: NDArray[Any]) -> NDArray[np.boo
     """Which items share at least one label, shape (n_a, n_b): the paper's S."""
     b = labels_b.T.astype(np.float32)
     shared = np.empty((len(labels_a), len(labels_b)), bool)
-    for start in range(0, len(labels_a), 1024):  # in blocks, as the float product takes four times the result's memory
+    for start in range(
+        0, len(labels_a), 1024
+    ):  # in blocks: the float product takes four times the memory of the result
         shared[start : start + 1024] = labels_a[start : start + 1024].astype(np.float32) @ b > 0
     return shared
 
@@ -249,18 +248,18 @@ def _as_index(rows: Any) -> Any:
     if isinstance(rows, slice):
         return rows
     rows = np.asarray(rows)
-    return rows if rows.size else rows.astype(np.intp)  # NumPy takes [] for real numbers
+    return rows if rows.size else rows.astype(np.intp)  # NumPy takes [] for floats
 
 
 def _check_modalities(names: Iterable[str]) -> None:
-    """Names become files, keywords and directions such as image_to_text."""
+    """Refuse names that cannot be file names, keywords and parts of directions such as image_to_text."""
     for name in names:
         if not _NAME.fullmatch(name) or "_to_" in name:
             raise DataError(
-                f"{name!r} cannot name a modality. Use letters, digits, _ and -, a letter first, and no _to_ within."
+                f"{name!r} cannot name a modality. Use letters, digits, _ and -, starting with a letter and without _to_."
             )
         if name in _TAKEN:
-            raise DataError(f"{name!r} has a meaning of its own, so no modality can be called that. Rename it.")
+            raise DataError(f"{name!r} is reserved, so it cannot name a modality. Rename it.")
 
 
 def _common_length(columns: Mapping[str, Column]) -> int:
@@ -268,20 +267,19 @@ def _common_length(columns: Mapping[str, Column]) -> int:
         raise DataError("A data set needs at least one modality, such as text=….")
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        raise DataError(f"The modalities differ in length: {said}. Give one value an item, None where it is missing.")
+        counts = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise DataError(f"The modalities differ in length: {counts}. Give one value per item, None if it is missing.")
     size = next(iter(lengths.values()))
     if size == 0:
-        raise DataError("The data set has no items. Check the source, or what was taken from it.")
+        raise DataError("The data set has no items. Check the source, or the rows that were selected.")
     return size
 
 
-def _check_names(given: Sequence[str] | None, found: list[str] | None, count: int) -> list[str] | None:
-    names = found if given is None else given
+def _check_names(names: Sequence[str] | None, count: int) -> list[str] | None:
     if names is None:
         return None
     if len(names) != count:
-        raise DataError(f"{len(names)} label names are given for {count} labels. Give one name a column.")
+        raise DataError(f"{len(names)} label names are given for {count} labels. Give one name per column.")
     return [mended(name) for name in names]
 
 
@@ -289,20 +287,20 @@ def _check_ids(ids: Sequence[object] | None, size: int) -> list[str]:
     if ids is None:
         return [str(row) for row in range(size)]
     if len(ids) != size:
-        raise DataError(f"{len(ids):,} ids are given for {size:,} items. Give one an item.")
-    said = [mended(str(value)) for value in ids]
-    if len(set(said)) < size:
+        raise DataError(f"{len(ids):,} ids are given for {size:,} items. Give one per item.")
+    names = [mended(str(value)) for value in ids]
+    if len(set(names)) < size:
         seen: set[str] = set()
-        twice = next(value for value in said if value in seen or seen.add(value))  # type: ignore[func-returns-value]
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise DataError(f"The id {twice!r} occurs more than once. Each item needs its own id.")
-    return said
+    return names
 
 
 def _check_parts(parts: Sequence[str] | None, size: int) -> list[str] | None:
     if parts is None:
         return None
     if len(parts) != size:
-        raise DataError(f"The split names {len(parts):,} items, but there are {size:,}. Give one part an item.")
+        raise DataError(f"The split names {len(parts):,} items, but there are {size:,}. Give one part per item.")
     for row, part in enumerate(parts):
         if part not in PARTS:
             raise DataError(f"The split of item {row} is {part!r}; expected {', '.join(PARTS)}.")

@@ -1,4 +1,4 @@
-"""A folder of photos, with their words in one table or in small text files beside them."""
+"""A folder of photos, with their texts in a table or in text files beside them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def load(
     keep_partial: bool = False,
     modalities: str | Sequence[str] | None = None,
 ) -> Dataset:
-    """Photos of a folder and the folders in it, with their words; notes say where the words came from.
+    """Photos of a folder and its subfolders, with their texts; notes say where the texts came from.
 
-    The first that is there gives the words: the file named by `text`; pairs.jsonl, .csv or .tsv, which lists the
+    Texts come from the first of these that exists: the file named by `text`; pairs.jsonl, .csv or .tsv, which lists the
     items; captions.csv, .tsv or .jsonl (columns file, text, optional labels); name.txt beside name.jpg.
 
     Parameters
     ----------
     text
-        A table, "FILE" or "FILE:image column,text column", its path counted from the folder.
+        A table, "FILE" or "FILE:image column,text column", relative to the folder.
     modalities
         Which columns of the table are modalities. See `dcmh.data.tables.load`.
     keep_partial
-        Keep photos without text, or items that lack any modality; otherwise they are left out, and a note says so.
+        Keep photos without text, or items that lack any modality; otherwise they are left out, with a note.
     """
     folder = Path(folder)
     if text is not None:
@@ -45,28 +45,26 @@ def load(
         if (folder / name).is_file():
             return _with_captions(folder, folder / name, modalities, keep_partial)
     data = _with_text_files(folder, keep_partial)
-    for said in modalities.split(",") if isinstance(modalities, str) else modalities or ():
-        if said.partition(":")[0].rstrip("?") not in data.modalities and not said.endswith("?"):
-            raise DataError(
-                f"{_spelt(folder)} has no table, so no column {said!r}. Put pairs.csv there: image, text, …."
-            )
+    for name in modalities.split(",") if isinstance(modalities, str) else modalities or ():
+        if name.partition(":")[0].rstrip("?") not in data.modalities and not name.endswith("?"):
+            raise DataError(f"{folder}/ has no table, so no column {name!r}. Put pairs.csv there: image, text, ….")
     return data
 
 
 def image_files(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
-    """Pictures in a folder and its folders, relative and sorted; and what was skipped, with reasons.
+    """Relative paths of the pictures in a folder and its subfolders, sorted; and what was skipped, with reasons.
 
-    Hidden files and folders do not count. A folder that links lead to again is visited once.
+    Hidden files and folders are ignored. A folder that is linked several times is visited once.
     """
-    found: list[str] = []
+    images: list[str] = []
     skipped: list[tuple[str, str]] = []
     seen: set[tuple[int, int]] = set()
 
     def unreadable(error: OSError) -> None:
-        skipped.append((mended(os.path.relpath(error.filename, folder)), "folder may not be read"))
+        skipped.append((mended(os.path.relpath(error.filename, folder)), "permission denied"))
 
-    for place, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
-        status = os.stat(place)
+    for parent, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
+        status = os.stat(parent)
         if (status.st_dev, status.st_ino) in seen:
             folders.clear()
             continue
@@ -75,31 +73,31 @@ def image_files(folder: Path) -> tuple[list[str], list[tuple[str, str]]]:
         for name in files:
             if name.startswith(".") or not name.lower().endswith(IMAGE_SUFFIXES):
                 continue
-            relative = PurePath(place, name).relative_to(folder).as_posix()
+            relative = PurePath(parent, name).relative_to(folder).as_posix()
             if mended(relative) != relative:
                 skipped.append((mended(relative), "name is not UTF-8"))
-            elif _is_something_else(os.path.join(place, name)):
+            elif _is_special(os.path.join(parent, name)):
                 skipped.append((relative, "not a file"))
             else:
-                found.append(relative)
-    return sorted(found), skipped
+                images.append(relative)
+    return sorted(images), skipped
 
 
-def _is_something_else(path: str) -> bool:
-    """Whether this is there and is no file, such as a pipe, which would keep a reader waiting for ever."""
+def _is_special(path: str) -> bool:
+    """Whether this exists but is not a file: a named pipe, for example, would block a reader for ever."""
     return not os.path.isfile(path) and os.path.exists(path)
 
 
 def _named_table(folder: Path, text: str) -> tuple[Path, tuple[str, str] | None]:
     name, colon, given = text.rpartition(":")
-    columns = tuple(part.strip() for part in given.split(","))
+    columns = tuple(column.strip() for column in given.split(","))
     if colon and len(columns) == 2:
         return folder / name, (columns[0], columns[1])
     return folder / text, None
 
 
 def _with_captions(folder: Path, file: Path, modalities: str | Sequence[str] | None, keep_partial: bool) -> Dataset:
-    """Photos of the folder; those the table does not name have no text."""
+    """Photos of the folder; those that are not in the table have no text."""
     images, skipped = image_files(folder)
     if not images:
         raise _no_images(folder)
@@ -126,14 +124,14 @@ def _with_text_files(folder: Path, keep_partial: bool) -> Dataset:
         except FileNotFoundError:
             texts.append(None)
         except (OSError, UnicodeDecodeError) as error:
-            reason = "text is not UTF-8" if isinstance(error, UnicodeDecodeError) else "text may not be read"
+            reason = "text is not UTF-8" if isinstance(error, UnicodeDecodeError) else "text: permission denied"
             skipped.append((beside.relative_to(folder).as_posix(), reason))
             texts.append(None)
     with_text = [row for row, text in enumerate(texts) if text is not None]
     if not with_text and not keep_partial:
         raise DataError(
             f"Found {len(images):,} images but no captions or tags. Put captions.csv (columns: file, text) in "
-            f"{_spelt(folder)}; or index them with a model that you have: dcmh index {_spelt(folder)} --model MODEL"
+            f"{folder}/; or index them with a model that you have: dcmh index {folder}/ --model MODEL"
         )
     rows = list(range(len(images))) if keep_partial else with_text
     left_out = f"; {len(images) - len(rows):,} without text left out" if len(rows) < len(images) else ""
@@ -149,10 +147,6 @@ def _with_text_files(folder: Path, keep_partial: bool) -> Dataset:
 
 def _no_images(folder: Path) -> DataError:
     return DataError(
-        f"No images in {_spelt(folder)} (looked for jpg, png, webp, gif, bmp, tiff in it and its folders). "
+        f"No images in {folder}/ (looked for jpg, png, webp, gif, bmp, tiff, also in subfolders). "
         f"Is it the right folder?"
     )
-
-
-def _spelt(folder: Path) -> str:
-    return f"{folder}/"

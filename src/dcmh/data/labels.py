@@ -1,4 +1,4 @@
-"""Labels: what makes two items similar. Checked, made from names, or taken from the words of the texts."""
+"""Labels, which define which items are similar: checked, made from names, or taken from texts or folders."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ MIN_LABELS = 4
 
 
 def check_labels(labels: Any, items: int) -> tuple[NDArray[np.uint8], list[str] | None]:
-    """Labels as 0/1, shape (items, labels); and their names where a vector of classes gives them.
+    """Labels as 0/1, shape (items, labels); and their names if they are given as classes.
 
     Parameters
     ----------
     labels
-        Zeros and ones, shape (items, labels), dense or a scipy sparse matrix; or one class an item, shape (items,):
-        whole numbers or strings.
+        Zeros and ones, shape (items, labels), dense or a scipy sparse matrix; or one class per item, shape (items,):
+        integers or strings.
     """
     values = np.asarray(labels.toarray() if hasattr(labels, "toarray") else labels)
     if values.ndim not in (1, 2):
-        raise DataError(f"Labels have shape {values.shape}; expected (items, labels), or one class an item.")
+        raise DataError(f"Labels have shape {values.shape}; expected (items, labels), or one class per item.")
     if len(values) != items:
-        raise DataError(f"Labels are given for {len(values):,} items, but there are {items:,}. Give one row an item.")
+        raise DataError(f"Labels are given for {len(values):,} items, but there are {items:,}. Give one row per item.")
     if values.ndim == 1:
         if values.dtype.kind not in "iuU":
             raise DataError(
-                f"One class an item needs whole numbers or strings, not {values.dtype}. "
-                f"For several labels an item give zeros and ones, shape (items, labels)."
+                f"One class per item needs whole numbers or strings, not {values.dtype}. "
+                f"For several labels per item give zeros and ones, shape (items, labels)."
             )
         classes, which = np.unique(values, return_inverse=True)
         return np.eye(len(classes), dtype=np.uint8)[which], [str(name) for name in classes]
@@ -43,14 +43,14 @@ def check_labels(labels: Any, items: int) -> tuple[NDArray[np.uint8], list[str] 
     wrong = np.flatnonzero(~((values == 0) | (values == 1)).all(axis=1))
     if len(wrong):
         value = next(value for value in values[wrong[0]].tolist() if value not in (0, 1))
-        raise DataError(f"Labels must be 0 or 1; item {wrong[0]} has {value!r}. Give one column a label.")
+        raise DataError(f"Labels must be 0 or 1; item {wrong[0]} has {value!r}. Give one column per label.")
     if values.shape[1] == 0:
         raise DataError("Labels have no columns. Give at least two labels, or labels=None.")
     return values.astype(np.uint8), None
 
 
 def multi_hot(named: Sequence[Sequence[str]]) -> tuple[NDArray[np.uint8], list[str]]:
-    """Labels by name, a list for each item, as 0/1, shape (items, labels); names in alphabetical order."""
+    """Lists of label names, one per item, as 0/1, shape (items, labels); and the names in alphabetical order."""
     names = sorted({name for row in named for name in row})
     column = {name: i for i, name in enumerate(names)}
     labels = np.zeros((len(named), len(names)), np.uint8)
@@ -62,15 +62,15 @@ def multi_hot(named: Sequence[Sequence[str]]) -> tuple[NDArray[np.uint8], list[s
 def labels_from_text(
     texts: Sequence[str | None], *, min_count: int | None = None, max_labels: int = 100
 ) -> tuple[NDArray[np.uint8], list[str]]:
-    """Let the most frequent words serve as labels, shape (items, labels), most frequent first.
+    """The most frequent words as labels, shape (items, labels), most frequent first; and the words.
 
-    English stop words do not count, nor do words in more than half of the texts: they would make almost all pairs
+    English stop words are left out, and so are words in more than half of the texts, which would make almost all pairs
     similar. Items without any of the words have no label.
 
     Parameters
     ----------
     min_count
-        Leave out words in fewer texts. Default: 0.5 % of the texts, at least 5.
+        Leave out words that occur in fewer texts. Default: 0.5 % of the texts, at least 5.
     """
     given = sum(text is not None for text in texts)
     if min_count is None:
@@ -87,9 +87,9 @@ def labels_from_text(
 
 
 def labels_from_words(texts: Sequence[str | None], words: Sequence[str]) -> tuple[NDArray[np.uint8], list[str]]:
-    """Let given words serve as labels, shape (items, words); and the words as they are counted: Dogs is dog.
+    """Given words as labels, shape (items, words); and the words in the form in which they count: Dogs is dog.
 
-    They may be the names that `labels_from_text` found in other texts.
+    The words may be the names that `labels_from_text` found in other texts.
     """
     if isinstance(words, str):
         raise DataError("Labels need a list of words, got one string. Write [word].")
@@ -105,20 +105,20 @@ def labels_from_words(texts: Sequence[str | None], words: Sequence[str]) -> tupl
 
 
 def tell_apart(labels: NDArray[np.uint8] | None) -> bool:
-    """Whether enough labels are in use, and none by every item, so that some pairs are similar and others are not."""
+    """Whether enough labels are in use, and none by all items, so that some pairs are similar and others are not."""
     return labels is not None and int(labels.any(axis=0).sum()) >= MIN_LABELS and not labels.all(axis=0).any()
 
 
 def labels_from_folders(paths: Sequence[str | None]) -> tuple[NDArray[np.uint8], list[str]]:
-    """Let the folder of each item's file serve as its label, shape (items, folders), alphabetically.
+    """The folder of each item's file as its label, shape (items, folders); and the folders in alphabetical order.
 
-    Files that lie in no folder share the label "."; an item without a path has no label.
+    Files outside of any folder share the label "."; an item without a path has no label.
     """
     folders = [None if path is None else PurePath(path).parent.as_posix() for path in paths]
     named: list[Sequence[str]] = [() if folder is None else (folder,) for folder in folders]
     if len({folder for folder in folders if folder is not None}) < 2:
         raise DataError(
-            "The items do not lie in two folders or more, so folders tell nothing apart. "
+            "The items are not in two or more folders, so folders cannot serve as labels. "
             "Sort them into folders, or choose another --similarity."
         )
     return multi_hot(named)

@@ -1,4 +1,4 @@
-"""Public .mat conventions for cross-modal data: pictures or features, bags of words, labels, and sometimes a split.
+"""The conventions of public .mat files for cross-modal data: pictures or features, bags of words, labels, and a split.
 
     images, YAll, LAll                          FLICKR-25K.mat; images are pixels
     IAll, TAll, LAll                            pixels or features
@@ -8,8 +8,8 @@
     imgList.mat, tagList.mat, labelList.mat     with FAll, YAll, LAll or imgs, tags, labels
     index.mat, caption.mat, label.mat           with index (paths of pictures), caption, category or label
 
-Files of MATLAB 5 to 7.3 (HDF5) are read. Which axis is the items is found by the length that the variables share, and a note
-says which of them were turned.
+Files of MATLAB 5 to 7.3 (HDF5) can be read. The axis of the items is the one whose length the variables share; a note says
+which of them were transposed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data import matfile
+from dcmh.data import mat_variables
 from dcmh.data.columns import Column, Images, Stored, Texts, Vectors
 from dcmh.data.dataset import Dataset
-from dcmh.data.matfile import PictureArray, Variable
+from dcmh.data.mat_variables import PictureArray, Variable
 from dcmh.errors import DataError, ParameterError
 
 _READ = (
-    "Read are files with I_tr, T_tr, L_tr, I_te, T_te, L_te; with XTest, YTest, testL, XDatabase, YDatabase, databaseL; and "
+    "Supported are files with I_tr, T_tr, L_tr, I_te, T_te, L_te; with XTest, YTest, testL, XDatabase, YDatabase, databaseL; and "
     "with labels (LAll) beside pictures or features (images, IAll, XAll, FAll) and words (YAll, TAll), also over several files"
 )
 # Names of the same thing, in order of preference.
@@ -39,18 +39,18 @@ _LABELS = ("LAll", "labels", "category", "label")
 _TOGETHER = (("imglist", "taglist", "labellist"), ("index", "caption", "label"))
 _SPLIT_FILE = re.compile(r"(?P<name>.+)-(?P<part>[ixytl]all(?:-\w+)?)", re.IGNORECASE)
 
-Part = tuple[str, dict[str, str]]  # "query" and the like, and the variable of each modality
+Part = tuple[str, dict[str, str]]  # "query", "database" or "train", and the variable of each modality
 
 
 def load(path: Path | str, *, image: str | None = None, photos: Path | str | None = None) -> Dataset:
-    """Items of one file, or of the files that belong together with it; or of the only such in a folder.
+    """Items of one file, or of the files that belong together with it; or of the only ones in a folder.
 
     Parameters
     ----------
     image
-        The variable to take as images where the files hold several, such as XAll or V.
+        The variable to take as images if the files hold several, such as XAll or V.
     photos
-        Where the pictures lie that the file names. Default: beside it.
+        The folder of the pictures that the file names. Default: beside it.
     """
     path = Path(path)
     if path.is_dir():
@@ -58,16 +58,16 @@ def load(path: Path | str, *, image: str | None = None, photos: Path | str | Non
     files = _siblings(path)
     variables: dict[str, Variable] = {}
     for file in files:
-        variables |= matfile.read(file)
-    said = ", ".join(file.name for file in files)
-    parts = _parts(variables, said, image)
-    reader = _Reader(variables, Path(photos).expanduser() if photos is not None else path.parent, said)
+        variables |= mat_variables.read(file)
+    names = ", ".join(file.name for file in files)
+    parts = _parts(variables, names, image)
+    reader = _Reader(variables, Path(photos).expanduser() if photos is not None else path.parent, names)
     columns, labels, given = reader.assemble(parts)
     others = sorted(_image_like(variables) - {names["image"] for _, names in parts if "image" in names})
     used = ", ".join(name for _, names in parts for name in names.values())
-    notes = [_summary(f"{said} ({used})", columns, labels, given), *reader.notes]
+    notes = [_summary(f"{names} ({used})", columns, labels, given), *reader.notes]
     if others:
-        notes.append(f"Also there, and not used: {', '.join(others)} (choose with the option image).")
+        notes.append(f"Not used: {', '.join(others)} (choose with the option image).")
     data = Dataset(columns, labels=labels, name=_name(path), notes=notes, parts=given)
     return data.take(_without_repeats(data)) if given is not None and len(parts) > 2 else data
 
@@ -76,11 +76,11 @@ def load(path: Path | str, *, image: str | None = None, photos: Path | str | Non
 
 
 def _choose(folder: Path) -> Path:
-    found = sorted(folder.glob("*.mat"))
-    groups = {tuple(_siblings(file)) for file in found}
+    files = sorted(folder.glob("*.mat"))
+    groups = {tuple(_siblings(file)) for file in files}
     if len(groups) != 1:
-        raise DataError(f"{folder} holds {len(groups)} data sets in .mat files. Name one, such as {found[0]}.")
-    return found[0]
+        raise DataError(f"{folder} holds {len(groups)} data sets in .mat files. Name one, such as {files[0]}.")
+    return files[0]
 
 
 def _siblings(path: Path) -> list[Path]:
@@ -103,8 +103,8 @@ def _name(path: Path) -> str:
     return named["name"] if named else path.stem
 
 
-def _parts(variables: Mapping[str, Variable], said: str, image: str | None) -> list[Part]:
-    """The variables of each part of the data: queries first; one part called "" where there is no split."""
+def _parts(variables: Mapping[str, Variable], files: str, image: str | None) -> list[Part]:
+    """The variables of each part of the data, queries first; one part called "" if there is no split."""
     have = set(variables)
     if {"I_tr", "T_tr", "L_tr", "I_te", "T_te", "L_te"} <= have:
         letter = _pick("I", ("I",), image)
@@ -123,7 +123,7 @@ def _parts(variables: Mapping[str, Variable], said: str, image: str | None) -> l
     if image is not None:
         chosen["image"] = _pick(image, tuple(sorted(_image_like(variables))), image)
     if chosen["labels"] is None or (chosen["image"] is None and chosen["text"] is None):
-        raise DataError(f"{said} holds {', '.join(sorted(variables)) or 'no arrays'}. {_READ}.")
+        raise DataError(f"{files} holds {', '.join(sorted(variables)) or 'no arrays'}. {_READ}.")
     return [("", {role: name for role, name in chosen.items() if name is not None})]
 
 
@@ -131,10 +131,10 @@ def _first(names: Sequence[str], have: set[str]) -> str | None:
     return next((name for name in names if name in have), None)
 
 
-def _pick(usual: str, known: tuple[str, ...], asked: str | None) -> str:
-    if asked is not None and asked not in known:
-        raise ParameterError(f"image must be one of {', '.join(known)}, not {asked!r}.")
-    return asked or usual
+def _pick(usual: str, known: tuple[str, ...], given: str | None) -> str:
+    if given is not None and given not in known:
+        raise ParameterError(f"image must be one of {', '.join(known)}, not {given!r}.")
+    return given or usual
 
 
 def _image_like(variables: Mapping[str, Variable]) -> set[str]:
@@ -145,16 +145,16 @@ def _image_like(variables: Mapping[str, Variable]) -> set[str]:
 
 
 class _Reader:
-    """Variables to columns; `notes` says what was turned, what was skipped, and how pictures lie."""
+    """Turns variables into columns; `notes` says what was transposed or skipped, and how pictures are stored."""
 
-    def __init__(self, variables: Mapping[str, Variable], photos: Path, said: str) -> None:
+    def __init__(self, variables: Mapping[str, Variable], photos: Path, files: str) -> None:
         self.variables = variables
         self.photos = photos
-        self.said = said
+        self.files = files
         self.notes: list[str] = []
 
     def assemble(self, parts: Sequence[Part]) -> tuple[dict[str, Column], NDArray[Any], list[str] | None]:
-        """Columns, labels and the split, the parts one after the other."""
+        """Columns, labels and the split, with the parts one after the other."""
         read = [self._part(names) for _, names in parts]
         columns: dict[str, Column] = {}
         for role in ("image", "text"):
@@ -162,54 +162,55 @@ class _Reader:
             if pieces:
                 columns[role] = _joined(pieces)
         labels = [_class_vector(part["labels"]) for part in read]
-        _check_widths(labels, self.said)
+        _check_widths(labels, self.files)
         if len(parts) == 1:
             return columns, labels[0], None
         given = [name for (name, _), part in zip(parts, labels, strict=True) for _ in range(len(part))]
         return columns, np.concatenate(labels), given
 
     def _part(self, names: Mapping[str, str]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        """The values of one part of the data by role: image, text and labels."""
+        values: dict[str, Any] = {}
         matrices: dict[str, NDArray[Any]] = {}
         counts: dict[str, int] = {}
         for role, name in names.items():
             variable = self.variables[name]
             if variable.is_text:
-                found[role] = self._texts(variable, role)
-                counts[name] = len(found[role])
+                values[role] = self._texts(variable, role)
+                counts[name] = len(values[role])
             elif len(variable.shape) == 4:
-                found[role] = self._pictures(variable)
-                counts[name] = len(found[role])
+                values[role] = self._pictures(variable)
+                counts[name] = len(values[role])
             else:
                 matrices[name] = variable.matrix()
         items = self._count(counts, matrices)
         for role, name in names.items():
             if name in matrices:
-                found[role] = self._rows(name, matrices[name], items)
-        return found
+                values[role] = self._rows(name, matrices[name], items)
+        return values
 
     def _count(self, counts: Mapping[str, int], matrices: Mapping[str, NDArray[Any]]) -> int:
-        """How many items: the length that all variables of the part share."""
+        """The number of items: the length that all variables of the part share."""
         shapes = {name: (count,) for name, count in counts.items()} | {n: m.shape for n, m in matrices.items()}
         common = set.intersection(*(set(shape) for shape in shapes.values()))
         firsts = {shape[0] for shape in shapes.values()}
         if len(firsts) == 1 and firsts <= common:
             return int(firsts.pop())  # as MATLAB shows them: items are the rows
         if not common:
-            told = ", ".join(f"{name} {' x '.join(f'{n:,}' for n in shape)}" for name, shape in shapes.items())
+            sizes = ", ".join(f"{name} {' x '.join(f'{n:,}' for n in shape)}" for name, shape in shapes.items())
             raise DataError(
-                f"The arrays of {self.said} have no length in common: {told}. Are they of one data set, and whole?"
+                f"The arrays of {self.files} have no length in common: {sizes}. Are they complete, and of one data set?"
             )
         return int(max(common))
 
     def _rows(self, name: str, matrix: NDArray[Any], items: int) -> NDArray[Any]:
         if matrix.ndim != 2:
-            raise DataError(f"{name} of {self.said} has {matrix.ndim} axes; expected items x features.")
+            raise DataError(f"{name} of {self.files} has {matrix.ndim} axes; expected items x features.")
         if matrix.shape[0] == items:
             return matrix
         if 1 not in matrix.shape:
             self.notes.append(
-                f"{name} lies turned round ({matrix.shape[0]:,} x {matrix.shape[1]:,}) and was turned: items are its columns."
+                f"{name} ({matrix.shape[0]:,} x {matrix.shape[1]:,}) was transposed: its columns are the items."
             )
         return np.ascontiguousarray(matrix.T)
 
@@ -225,30 +226,30 @@ class _Reader:
         return Texts(strings) if role == "text" else Images(self._files(strings, variable), root=self.photos)
 
     def _files(self, names: Sequence[str], variable: Variable) -> list[str | None]:
-        """Paths from the folder of the pictures; None where there is none. Paths of another machine match by their ends."""
-        found: list[str | None] = []
+        """Paths relative to the folder of the pictures, None if missing. Paths of another machine match by their ends."""
+        paths: list[str | None] = []
         for name in names:
             parts = PureWindowsPath(name).parts if "\\" in name else PurePosixPath(name).parts
             tails = ("/".join(parts[start:]) for start in range(len(parts)) if parts[start] != "/")
-            found.append(next((tail for tail in tails if (self.photos / tail).is_file()), None))
-        gone = [name for name, path in zip(names, found, strict=True) if path is None]
-        if len(gone) == len(names):
+            paths.append(next((tail for tail in tails if (self.photos / tail).is_file()), None))
+        missing = [name for name, path in zip(names, paths, strict=True) if path is None]
+        if len(missing) == len(names):
             raise DataError(
                 f"None of the {len(names):,} pictures that {variable.file.name} names is in {self.photos}; the first is "
-                f"{gone[0]}. Say where they are with the option photos."
+                f"{missing[0]}. Give their folder with the option photos."
             )
-        if gone:
-            self.notes.append(f"{len(gone):,} of {len(names):,} pictures are missing, the first is {gone[0]}.")
-        return found
+        if missing:
+            self.notes.append(f"{len(missing):,} of {len(names):,} pictures are missing, the first is {missing[0]}.")
+        return paths
 
 
 def _joined(pieces: Sequence[Any]) -> Column:
-    """The parts of one modality one after the other."""
+    """The parts of one modality, concatenated."""
     if all(isinstance(piece, np.ndarray) for piece in pieces):
         widths = {piece.shape[1] for piece in pieces}
         if len(widths) > 1:
             raise DataError(
-                f"The parts of one modality have {' and '.join(map(str, sorted(widths)))} features. Are they of one data set?"
+                f"The parts of a modality have {' and '.join(map(str, sorted(widths)))} features. Are they of the same data set?"
             )
         return Vectors(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
     if all(isinstance(piece, Texts) for piece in pieces):
@@ -260,20 +261,20 @@ def _joined(pieces: Sequence[Any]) -> Column:
 
 
 def _class_vector(labels: NDArray[Any]) -> NDArray[Any]:
-    """Multi-hot labels as they are; one class an item, shape (items, 1) or (1, items), as whole numbers (items,)."""
+    """Multi-hot labels unchanged; one class per item, shape (items, 1) or (1, items), as integers (items,)."""
     if labels.ndim == 2 and 1 in labels.shape:
         return labels.ravel().astype(np.int64)
     return labels
 
 
-def _check_widths(labels: Sequence[NDArray[Any]], said: str) -> None:
+def _check_widths(labels: Sequence[NDArray[Any]], files: str) -> None:
     widths = {part.shape[1:] for part in labels}
     if len(widths) > 1:
-        raise DataError(f"The parts of {said} have different labels: {', '.join(str(part.shape) for part in labels)}.")
+        raise DataError(f"The parts of {files} have different labels: {', '.join(str(part.shape) for part in labels)}.")
 
 
 def _without_repeats(data: Dataset) -> list[int]:
-    """Rows without the database items that are training items as well: most files hold those twice."""
+    """All rows except the database items that are also training items: most files hold those twice."""
     assert data.parts is not None
     vectors = [column.values for column in data.columns.values() if isinstance(column, Vectors)]
 
@@ -284,8 +285,8 @@ def _without_repeats(data: Dataset) -> list[int]:
     return [row for row, part in enumerate(data.parts) if part != "database" or content(row) not in trained]
 
 
-def _summary(said: str, columns: Mapping[str, Column], labels: NDArray[Any], given: list[str] | None) -> str:
+def _summary(files: str, columns: Mapping[str, Column], labels: NDArray[Any], given: list[str] | None) -> str:
     if given is not None:
         queries = given.count("query")
-        return f"{said}: {queries:,} queries, {len(given) - queries:,} others, as given."
-    return f"Read {said}: {len(labels):,} items, {', '.join(columns)}."
+        return f"{files}: {queries:,} queries, {len(given) - queries:,} others, as given."
+    return f"Read {files}: {len(labels):,} items, {', '.join(columns)}."

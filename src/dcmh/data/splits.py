@@ -1,4 +1,4 @@
-"""Query, database and training items: drawn with a seed, saved by id."""
+"""Splits into query, database and training items: drawn with a seed, saved by id."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.atomic import write_text
 
+if TYPE_CHECKING:
+    from dcmh.data.dataset import Dataset
+
 FORMAT = 1
 _CHANGED = (
-    "The data has changed since the split {} was made: new items join the database, so numbers do not compare with those "
-    "of the model's report."
+    "The data has changed since the split {} was made: new items join the database, so results cannot be compared with "
+    "those in the model's report."
 )
 
 
@@ -25,8 +28,8 @@ _CHANGED = (
 class Split:
     """Three parts of a data set. Queries are never in the database; training items are part of it, as in the paper.
 
-    `query_rows`, `database_rows` and `train_rows` are rows of the whole data set, rising. `seed` is None for a split
-    that was given. `fingerprint` is that of the whole data set when the split was made.
+    `query_rows`, `database_rows` and `train_rows` are rows of the whole data set, ascending. `seed` is None for a split
+    that came with the data. `fingerprint` is that of the whole data set when the split was made.
     """
 
     query: Dataset
@@ -41,30 +44,31 @@ class Split:
 
     def to_text(self) -> str:
         """The ids of query and training items as JSON; the database is the rest."""
-        said = {
+        record = {
             "format": FORMAT,
             "seed": self.seed,
             "data": self.fingerprint,
             "query": self.query.ids,
             "train": self.train.ids,
         }
-        return json.dumps(said, ensure_ascii=False, indent=1)
+        return json.dumps(record, ensure_ascii=False, indent=1)
 
     def save(self, path: Path | str) -> None:
-        """Write `to_text`, whole or not at all."""
+        """Write `to_text` to a file, atomically."""
         write_text(path, self.to_text())
 
     @classmethod
     def load(cls, path: Path | str, data: Dataset, *, without_gone: bool = False) -> Split:
-        """Find the items of a saved split in the data. Items that were not there before join the database.
+        """Find the items of a saved split in the data. New items join the database.
 
-        Items of the split that are gone are an error, unless `without_gone` leaves them out, which the notes then say.
+        Items of the split that are no longer in the data are an error, unless `without_gone` is set: then they are left
+        out, with a note.
         """
         path = Path(path)
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            version, seed, was = said["format"], said["seed"], said["data"]
-            query, train = list(said["query"]), list(said["train"])
+            record = json.loads(path.read_text(encoding="utf-8"))
+            version, seed, fingerprint = record["format"], record["seed"], record["data"]
+            query, train = list(record["query"]), list(record["train"])
         except FileNotFoundError:
             raise DataError(f"Split {path} does not exist. Save one with split.save(path).") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -79,9 +83,9 @@ class Split:
         if gone and not (without_gone and all(left)):
             raise DataError(
                 f"{len(set(gone)):,} items of the split {path} are not in the data, the first is {gone[0]!r}. "
-                f"Use the data the split was made of, or make a new split."
+                f"Use the data that the split was made from, or make a new split."
             )
-        notes: tuple[str, ...] = () if was == data.fingerprint() else (_CHANGED.format(path),)
+        notes: tuple[str, ...] = () if fingerprint == data.fingerprint() else (_CHANGED.format(path),)
         if gone:
             notes += (
                 f"{len(query) - len(left[0]):,} of its {len(query):,} queries and {len(train) - len(left[1]):,} of its "
@@ -95,8 +99,8 @@ def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Spl
     """Draw queries from the items that have every modality and, where there are labels, at least one label.
 
     The other items are the database; `train` of them, or all for None, are the training items. Items that lack a
-    modality can therefore be in the database and in train, but not among the queries. For one seed a smaller training
-    set is part of a larger one.
+    modality can therefore be in the database and the training set, but not among the queries. For the same seed a
+    smaller training set is part of a larger one.
     """
     _check_count("queries", queries)
     can_query = data.complete()
@@ -105,7 +109,7 @@ def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Spl
         can_query &= data.labels.any(axis=1)
     if queries > can_query.sum():
         raise DataError(
-            f"{queries:,} queries were asked for, but only {can_query.sum():,} of {len(data):,} items can be one "
+            f"{queries:,} queries were requested, but only {can_query.sum():,} of {len(data):,} items can be one "
             f"(every modality{'' if data.labels is None else ', at least one label'}). Ask for fewer queries."
         )
     left = len(data) - queries
@@ -124,9 +128,9 @@ def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Spl
 
 
 def split_given(data: Dataset) -> Split:
-    """The split the data came with: a `split` column, or separate arrays in a .mat file.
+    """The split that came with the data: a `split` column, or separate arrays in a .mat file.
 
-    Where no item is marked as train, the whole database is.
+    If no item is marked as train, the whole database is the training set.
     """
     if data.parts is None:
         raise DataError("The data comes without a split. Draw one: data.split(queries=…, train=…, seed=0).")
@@ -176,6 +180,6 @@ def _check_count(what: str, count: int) -> None:
 def _check_dissimilar(labels: NDArray[np.uint8]) -> None:
     if labels.any(axis=0).sum() < 2 or labels.all(axis=0).any():
         raise DataError(
-            "The labels do not tell items apart: only one is in use, or all items share one. "
-            "Give labels that tell items apart, or none."
+            "The labels do not distinguish items: only one is in use, or all items share one. "
+            "Give labels that distinguish items, or none."
         )

@@ -1,6 +1,6 @@
-"""Our plain format: a table with one line an item, as JSON lines, CSV or TSV, beside the files that it names.
+"""Tables with one line per item, as JSON lines, CSV or TSV, beside the files that they name.
 
-Columns: image (or file) and text, or those that `modalities` names; labels, id and split where there are any.
+Columns: image (or file) and text, or those that `modalities` names; optionally labels, id and split.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dcmh.data import cells
-from dcmh.data.columns import Column, Images, Kind, Texts, Vectors
+from dcmh.data.columns import IMAGE_SUFFIXES, Column, Images, Kind, Texts, Vectors
 from dcmh.data.dataset import PARTS, Dataset
 from dcmh.data.labels import multi_hot
 from dcmh.errors import DataError, ParameterError
@@ -29,13 +29,13 @@ CAPTIONS = ("captions.csv", "captions.tsv", "captions.jsonl")
 
 _IMAGE_WORDS = ("image", "file", "filename", "file_name", "path", "photo", "picture", "name", "img")
 _TEXT_WORDS = ("text", "caption", "captions", "tags", "title", "description", "comment", "keywords", "words")
-_OTHER = ("labels", "id", "split")  # columns that are no modality
-_ASKED = re.compile(r"(?P<name>[^:?]+)(:(?P<kind>image|text|vector))?(?P<optional>\?)?")
+_OTHER = ("labels", "id", "split")  # columns that are not modalities
+_MODALITY = re.compile(r"(?P<name>[^:?]+)(:(?P<kind>image|text|vector))?(?P<optional>\?)?")
 
 
 @dataclass(frozen=True)
 class Modality:
-    """A column of the table that is a modality. `kind` None: told by its cells."""
+    """A column of the table that is a modality. If `kind` is None, the cells decide."""
 
     name: str
     column: str
@@ -44,7 +44,7 @@ class Modality:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `cells` has what it says of each modality, None where that is blank."""
+    """One line of the table; `cells` maps each modality to its cell, None if blank."""
 
     cells: dict[str, Any]
     labels: tuple[str, ...] = ()
@@ -55,13 +55,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The lines of a table, the kind of each of its modalities, and the columns that nothing uses."""
+    """The lines of a table, the kind of each of its modalities, and its unused columns."""
 
     file: Path
     kinds: dict[str, Kind]
     rows: list[Row]
     unused: tuple[str, ...] = ()
-    chosen: bool = False  # the modalities were named
+    chosen: bool = False  # whether the user named the modalities
 
     @property
     def picture(self) -> str | None:
@@ -76,42 +76,46 @@ def load(
     keep_partial: bool = False,
     modalities: str | Sequence[str] | None = None,
 ) -> Dataset:
-    """Items of one table; files count from its folder.
+    """Items of one table; the paths in it are relative to its folder.
 
     Parameters
     ----------
     columns
         Names of the picture and text columns; default `image` (or `file`) and `text`.
     modalities
-        Which columns are modalities, as "image,title,tags,audio". The cells tell whether a column holds pictures, words
-        or vectors (numbers, or .npy files); "tags:text" says it, and "audio?" takes the column only where it is there.
+        Which columns are modalities, such as "image,title,tags,audio". Whether a column holds images, texts or vectors
+        (lists of numbers, or .npy files) is judged by its cells, unless given, as in "tags:text". "audio?" is optional:
+        it is used if the table has that column.
     keep_partial
-        Keep items that lack a modality; otherwise they are left out, and a note says so.
+        Keep items that lack a modality; otherwise they are left out, with a note.
     """
     return from_table(read(file, columns=columns, modalities=modalities), keep_partial=keep_partial)
 
 
 def read(file: Path, *, columns: tuple[str, str] | None = None, modalities: str | Sequence[str] | None = None) -> Table:
-    """The lines of a table; several lines on one picture, without ids, become one."""
-    found = list(_records(file))
-    if not found:
-        raise DataError(f"{file.name} has no rows. Write one line for each item: its files and its words.")
-    fields = list(found[0][1])
+    """The lines of a table. Lines about the same picture are merged if they have no ids."""
+    records = list(_records(file))
+    if not records:
+        raise DataError(f"{file.name} has no rows. Write one line per item: its files and its words.")
+    fields = list(records[0][1])
     if modalities is None:
         image, text = _find_columns(file.name, fields, columns)
-        asked = [Modality("image", image, "image"), Modality("text", text, "text")]
+        chosen = [Modality("image", image, "image"), Modality("text", text, "text")]
     else:
-        asked = _asked(file.name, fields, modalities, columns)
-    kinds = {one.name: one.kind or cells.kind_of(record.get(one.column) for _, record in found) for one in asked}
-    rows = [_row(file.name, line, record, asked, kinds) for line, record in found]
-    used = {one.column for one in asked}
+        chosen = _choose(file.name, fields, modalities, columns)
+    kinds = {
+        modality.name: modality.kind or _kind_of(record.get(modality.column) for _, record in records)
+        for modality in chosen
+    }
+    rows = [_row(file.name, line, record, chosen, kinds) for line, record in records]
+    used = {modality.column for modality in chosen}
     unused = [field for field in fields if field not in used and field not in _OTHER and field]
     table = Table(file, kinds, rows, tuple(unused), modalities is not None)
     return replace(table, rows=_merge(rows, table.picture, kinds))
 
 
 def from_table(table: Table, *, keep_partial: bool = False) -> Dataset:
-    """Items of the rows; what cannot be an item is skipped, and notes say so."""
+    """Items of the rows. Rows whose files are missing or unreadable are skipped, with a note."""
     _check_filled(table)
     rows, skipped = _readable(table)
     kept = [row for row in rows if keep_partial or all(cell is not None for cell in row.cells.values())]
@@ -122,7 +126,7 @@ def from_table(table: Table, *, keep_partial: bool = False) -> Dataset:
         first = skipped[0][0] if skipped else "none given"
         raise DataError(
             f"None of the {len(table.rows):,} rows of {table.file.name} has {what}. "
-            f"Paths count from {root}; the first missing picture: {first}."
+            f"Paths are relative to {root}; the first missing picture: {first}."
         )
     labels, names = multi_hot([row.labels for row in kept])
     return Dataset(
@@ -145,13 +149,13 @@ def _check_filled(table: Table) -> None:
 
 
 def _readable(table: Table) -> tuple[list[Row], list[tuple[str, str]]]:
-    """The rows whose files are there, vectors read; and the files that are not, with reasons."""
+    """The rows whose files exist, with their vectors read; and the unusable files, with reasons."""
     root = table.file.parent
-    vectors = cells.VectorReader(root)
+    vectors = _VectorReader(root)
     rows: list[Row] = []
     skipped: list[tuple[str, str]] = []
     for row in table.rows:
-        values, bad = dict(row.cells), len(skipped)
+        values, before = dict(row.cells), len(skipped)
         for name, cell in row.cells.items():
             if cell is not None and table.kinds[name] == "image" and not os.path.isfile(root / cell):
                 skipped.append((cell, "does not exist" if "\ufffd" not in cell else "does not exist, or is not UTF-8"))
@@ -159,8 +163,8 @@ def _readable(table: Table) -> tuple[list[Row], list[tuple[str, str]]]:
                 try:
                     values[name] = vectors(cell)
                 except DataError as error:
-                    skipped.append((cells.words(cell) or "", str(error)))
-        if len(skipped) == bad:
+                    skipped.append((_text_in(cell) or "", str(error)))
+        if len(skipped) == before:
             rows.append(replace(row, cells=values))
     return rows, skipped
 
@@ -176,38 +180,38 @@ def _column(file: str, name: str, kind: Kind, rows: Sequence[Row], root: Path) -
         raise DataError(
             f"No item of {file} that can be used has a vector {name!r}. Leave it out, or keep partial items."
         )
-    whole = np.zeros((len(values), len(first)), np.float32)
-    for place, value in enumerate(values):
+    vectors = np.zeros((len(values), len(first)), np.float32)
+    for row, value in enumerate(values):
         if value is not None:
             if len(value) != len(first):
                 raise DataError(
-                    f"{file} line {rows[place].line}: {name!r} has {len(value)} numbers, others have {len(first)}. "
-                    "Give vectors of one length."
+                    f"{file} line {rows[row].line}: {name!r} has {len(value)} numbers, others have {len(first)}. "
+                    "Give vectors of the same length."
                 )
-            whole[place] = value
-    return Vectors(whole, observed=np.array([value is not None for value in values], bool))
+            vectors[row] = value
+    return Vectors(vectors, observed=np.array([value is not None for value in values], bool))
 
 
-def _notes(table: Table, there: Sequence[Row], kept: Sequence[Row], skipped: Sequence[tuple[str, str]]) -> list[str]:
+def _notes(table: Table, readable: Sequence[Row], kept: Sequence[Row], skipped: Sequence[tuple[str, str]]) -> list[str]:
     total, name = len(table.rows), table.file.name
-    lost = len(there) - len(kept)
+    lost = len(readable) - len(kept)
     if table.chosen:
         counts = [
-            f"{modality} ({kind}s) for {sum(row.cells[modality] is not None for row in there):,}"
+            f"{modality} ({kind}s) for {sum(row.cells[modality] is not None for row in readable):,}"
             for modality, kind in table.kinds.items()
         ]
         left_out = f"; {lost:,} that lack one left out" if lost else ""
         notes = [f"From {name}, of {total:,} items: {', '.join(counts)}{left_out}."]
     else:
-        with_text = sum(row.cells["text"] is not None for row in there)
+        with_text = sum(row.cells["text"] is not None for row in readable)
         left_out = f"; {lost:,} without text or picture left out" if lost else ""
         notes = [f"Text from {name} for {with_text:,} of {total:,} items{left_out}."]
     if skipped:
         why = "because the picture does not exist" if not table.chosen else "because a file cannot be read"
         notes.append(f"Skipped {len(skipped):,} of {total:,} {why}: {skipped[0][0]}, ….")
     if table.unused and not table.chosen:
-        would = ",".join([*table.kinds, *table.unused])
-        notes.append(f"Columns that are not used: {', '.join(table.unused)}. To learn from them: --modalities {would}")
+        everything = ",".join([*table.kinds, *table.unused])
+        notes.append(f"Unused columns: {', '.join(table.unused)}. To learn from them: --modalities {everything}")
     return notes
 
 
@@ -218,7 +222,7 @@ def _records(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with open(file, encoding="utf-8-sig", newline="") as lines:
             yield from _json_records(file.name, lines) if file.suffix == ".jsonl" else _table_records(file, lines)
     except FileNotFoundError:
-        raise DataError(f"{file} does not exist. Give a file with a line for each picture.") from None
+        raise DataError(f"{file} does not exist. Give a file with one line per picture.") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{file.name} is not UTF-8 (byte {error.start}). Save it as UTF-8.") from error
 
@@ -231,9 +235,11 @@ def _json_records(name: str, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{name} line {number} is not JSON: {error}. Write one object a line: {example}") from error
+            raise DataError(
+                f"{name} line {number} is not JSON: {error}. Write one object per line: {example}"
+            ) from error
         if not isinstance(record, dict):
-            raise DataError(f"{name} line {number} is no JSON object. Write one object a line: {example}")
+            raise DataError(f"{name} line {number} is not a JSON object. Write one object per line: {example}")
         yield number, record
 
 
@@ -254,31 +260,31 @@ def _table_records(file: Path, lines: Any) -> Iterator[tuple[int, dict[str, Any]
             yield reader.line_num, record
     except csv.Error as error:
         line = reader.reader.line_num  # DictReader's own number is that of the last good line
-        raise DataError(f"{file.name} line {line} cannot be read: {error}. Mend that line.") from error
+        raise DataError(f"{file.name} line {line} cannot be read: {error}. Fix that line.") from error
 
 
-def _asked(
+def _choose(
     name: str, fields: list[str], modalities: str | Sequence[str], columns: tuple[str, str] | None
 ) -> list[Modality]:
-    """What `modalities` names, found among the columns."""
-    asked: list[Modality] = []
-    for said in modalities.split(",") if isinstance(modalities, str) else modalities:
-        match = _ASKED.fullmatch(said.strip())
+    """The columns that `modalities` names."""
+    chosen: list[Modality] = []
+    for word in modalities.split(",") if isinstance(modalities, str) else modalities:
+        match = _MODALITY.fullmatch(word.strip())
         if match is None:
-            raise ParameterError(f"--modalities {said!r}: expected the name of a column, such as title, or tags:text.")
+            raise ParameterError(f"--modalities {word!r}: expected the name of a column, such as title, or tags:text.")
         modality = match["name"].strip()
         other = dict(zip(("image", "text"), columns, strict=True)).get(modality) if columns else None
         if other is None and modality == "image" and "image" not in fields:
             other = "file"
         column = other or modality
         if column in fields and column not in _OTHER:
-            asked.append(Modality(modality, column, match["kind"]))  # type: ignore[arg-type]
+            chosen.append(Modality(modality, column, match["kind"]))  # type: ignore[arg-type]
         elif not match["optional"]:
             usable = [field for field in fields if field not in _OTHER]
             raise DataError(f"{name} has no column {column!r} for a modality. It has: {', '.join(usable)}.")
-    if not asked:
-        raise DataError(f"{name} has none of the columns {modalities}. Give data of the kind the model learned from.")
-    return asked
+    if not chosen:
+        raise DataError(f"{name} has none of the columns {modalities}. Give data like that the model learned from.")
+    return chosen
 
 
 def _find_columns(name: str, fields: list[str], columns: tuple[str, str] | None) -> tuple[str, str]:
@@ -291,13 +297,13 @@ def _find_columns(name: str, fields: list[str], columns: tuple[str, str] | None)
     if image in fields and "text" in fields:
         return image, "text"
     expected = "file, text" if name.startswith("captions") else "image, text"
-    found = [next((field for field in fields if field.lower() in words), "") for words in (_IMAGE_WORDS, _TEXT_WORDS)]
-    hint = f", or: --text {name}:{found[0]},{found[1]}" if all(found) else ""
+    likely = [next((field for field in fields if field.lower() in words), "") for words in (_IMAGE_WORDS, _TEXT_WORDS)]
+    hint = f", or: --text {name}:{likely[0]},{likely[1]}" if all(likely) else ""
     raise DataError(f"{name} has columns '{', '.join(fields)}'; expected '{expected}'. Rename them{hint}")
 
 
-def _row(name: str, line: int, record: dict[str, Any], asked: Sequence[Modality], kinds: dict[str, Kind]) -> Row:
-    part = cells.words(record.get("split"))
+def _row(name: str, line: int, record: dict[str, Any], modalities: Sequence[Modality], kinds: dict[str, Kind]) -> Row:
+    part = _text_in(record.get("split"))
     if part is not None and part not in PARTS:
         raise DataError(f"{name} line {line}: split is '{part}'; expected {', '.join(PARTS)}, or nothing.")
     labels = record.get("labels") or ()
@@ -306,23 +312,23 @@ def _row(name: str, line: int, record: dict[str, Any], asked: Sequence[Modality]
     elif not isinstance(labels, list | tuple):
         raise DataError(f"{name} line {line}: labels must be a list or separated by ';', not {labels!r}.")
     return Row(
-        cells={one.name: _cell(record.get(one.column), kinds[one.name]) for one in asked},
+        cells={each.name: _cell(record.get(each.column), kinds[each.name]) for each in modalities},
         labels=tuple(dict.fromkeys(text for label in labels if (text := mended(str(label)).strip()))),
-        id=cells.words(record.get("id")),
+        id=_text_in(record.get("id")),
         part=part,
         line=line,
     )
 
 
 def _cell(value: Any, kind: Kind) -> Any:
-    """Paths and texts as strings; vectors as they are written, to be read once the items are known."""
+    """Paths and texts as strings; vectors as written, to be read once it is known which items are kept."""
     if kind == "vector":
-        return value if cells.words(value) is not None else None
-    return cells.picture(value) if kind == "image" else cells.words(value)
+        return value if _text_in(value) is not None else None
+    return _path_in(value) if kind == "image" else _text_in(value)
 
 
 def _merge(rows: list[Row], picture: str | None, kinds: dict[str, Kind]) -> list[Row]:
-    """One row a picture: the texts of rows without id that name the same picture are joined."""
+    """One row per picture: rows without id that name the same picture are merged, and their texts joined."""
     merged: dict[object, Row] = {}
     for number, row in enumerate(rows):
         file = row.cells.get(picture) if picture is not None else None
@@ -333,8 +339,88 @@ def _merge(rows: list[Row], picture: str | None, kinds: dict[str, Kind]) -> list
             continue
         both = {}
         for name, kind in kinds.items():
-            said = [cell for cell in (first.cells[name], row.cells[name]) if cell is not None]
-            both[name] = "\n".join(said) if kind == "text" and said else said[0] if said else None
+            given = [cell for cell in (first.cells[name], row.cells[name]) if cell is not None]
+            both[name] = "\n".join(given) if kind == "text" and given else given[0] if given else None
         labels = tuple(dict.fromkeys(first.labels + row.labels))
         merged[key] = replace(first, cells=both, labels=labels, part=first.part or row.part)
     return list(merged.values())
+
+
+# -- cells ------------------------------------------------------------------------------------------------------
+
+
+def _kind_of(cells: Iterable[Any]) -> Kind:
+    """What a column holds, judged by its first cell that is not blank: a vector or .npy file, an image file, or text."""
+    first = next((cell for cell in cells if _text_in(cell) is not None), None)
+    if _are_numbers(first):
+        return "vector"
+    text = str(first)
+    if text.partition("#")[0].lower().endswith(".npy") or _numbers_in(text) is not None:
+        return "vector"
+    return "image" if text.lower().endswith(IMAGE_SUFFIXES) else "text"
+
+
+def _text_in(cell: Any) -> str | None:
+    """The cell as a stripped string; None for a blank cell. A list of tags becomes one string."""
+    if isinstance(cell, list):
+        cell = " ".join(str(tag) for tag in cell)
+    return None if cell is None else mended(str(cell)).strip() or None
+
+
+def _path_in(cell: Any) -> str | None:
+    """The cell as a normalized path: ./a.jpg is a.jpg."""
+    text = _text_in(cell)
+    return text and PurePosixPath(text).as_posix()
+
+
+class _VectorReader:
+    """Cells to vectors: [0.1, 0.2], the file one.npy with one vector, or row 17 of a matrix, all.npy#17."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._matrices: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, cell: Any) -> NDArray[np.float32] | None:
+        """The vector, or None for a blank cell. If it cannot be read, a DataError gives the reason in a few words."""
+        text = _text_in(cell)
+        if text is None:
+            return None
+        numbers = cell if _are_numbers(cell) else _numbers_in(text)
+        values = np.asarray(numbers) if numbers is not None else self._from_file(text)
+        if values.ndim != 1 or values.dtype.kind not in "fiub" or not values.size:
+            raise DataError(f"not a vector of numbers but shape {values.shape}, {values.dtype}")
+        if not np.isfinite(values).all():
+            raise DataError("holds NaN or infinity")
+        return values.astype(np.float32)
+
+    def _from_file(self, text: str) -> NDArray[Any]:
+        name, mark, row = text.partition("#")
+        if name not in self._matrices:
+            try:
+                matrix = np.load(self.root / name, mmap_mode="r", allow_pickle=False)
+            except FileNotFoundError:
+                raise DataError("does not exist") from None
+            except (OSError, ValueError) as error:
+                raise DataError("is neither a .npy file nor a list of numbers") from error
+            if not mark:
+                return np.asarray(matrix).reshape(-1) if matrix.ndim == 2 and len(matrix) == 1 else np.asarray(matrix)
+            self._matrices[name] = matrix
+        matrix = self._matrices[name]
+        if not row.isdecimal() or matrix.ndim != 2 or int(row) >= len(matrix):
+            raise DataError(f"has no such row: {name} has shape {matrix.shape}")
+        return np.asarray(matrix[int(row)])
+
+
+def _are_numbers(cell: Any) -> bool:
+    return isinstance(cell, list) and bool(cell) and all(isinstance(x, int | float) for x in cell)
+
+
+def _numbers_in(text: str) -> list[float] | None:
+    """The numbers of a cell such as [0.1, 0.2]; None if it is not such a list."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    return values if _are_numbers(values) else None

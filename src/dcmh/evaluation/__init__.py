@@ -1,8 +1,17 @@
-"""How good a model is on a split: `evaluate` measures it, a `Report` says it."""
+"""How good a model is on a split: `evaluate` measures it and returns a `Report`."""
 
 from __future__ import annotations
 
-from dcmh.evaluation.measurement import evaluate
+from dcmh.evaluation.measurement import Side, average_precision_by_direction, encode_sides, evaluate
 from dcmh.evaluation.report import DirectionReport, Relevance, Report, short
 
-__all__ = ["DirectionReport", "Relevance", "Report", "evaluate", "short"]
+__all__ = [
+    "DirectionReport",
+    "Relevance",
+    "Report",
+    "Side",
+    "average_precision_by_direction",
+    "encode_sides",
+    "evaluate",
+    "short",
+]

@@ -1,11 +1,12 @@
-"""Measure a model on a split: every modality as query against every other one as database, and against joint codes.
+"""Evaluation of a model on a split: every modality as query against every other one as database, and against joint codes.
 
-What is relevant is said by labels; without any, by the pairing: the one relevant item is the query's own in another modality.
+Relevance is defined by labels; or, without labels, by the pairing: the one relevant item of a query is the query's own in the
+other modality.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Protocol
@@ -14,112 +15,140 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import codes
-from dcmh.data.dataset import JOINT
+from dcmh.data.dataset import JOINT, Dataset
+from dcmh.data.splits import Split
 from dcmh.errors import DataError
 from dcmh.evaluation.metrics import TIES, Counts, Ties, rank_counts, stable_average_precision
-from dcmh.evaluation.metrics.paired import paired_counts, paired_stable
+from dcmh.evaluation.metrics.packed import paired_counts, paired_stable
 from dcmh.evaluation.metrics.ties import check_k
 from dcmh.evaluation.report import DirectionReport, Relevance, Report
 
-KS = (1, 5, 10, 50, 100)
-
-
-class Part(Protocol):
-    """What evaluation needs of a `Dataset`."""
-
-    @property
-    def ids(self) -> Sequence[str]: ...
-
-    @property
-    def labels(self) -> Any: ...
-
-    def __getitem__(self, name: str, /) -> Any: ...
-
-    def __len__(self) -> int: ...
-
-    def observed(self, name: str, /) -> NDArray[np.bool_]: ...
-
-
-class Split(Protocol):
-    """Three parts of a data set."""
-
-    @property
-    def query(self) -> Part: ...
-
-    @property
-    def database(self) -> Part: ...
-
-    @property
-    def train(self) -> Part: ...
+KS = (1, 5, 10, 50, 100)  # ranks of precision_at and recall_at
 
 
 class Model(Protocol):
-    """What evaluation needs of a hashing method."""
+    """The part of a hashing method that evaluation uses."""
 
     @property
-    def bits(self) -> int: ...
+    def bits(self) -> int:
+        """The length of the codes."""
+        ...
 
     @property
-    def modalities(self) -> tuple[str, ...]: ...
+    def modalities(self) -> tuple[str, ...]:
+        """The names of its modalities."""
+        ...
 
-    def encode(self, **columns: Any) -> NDArray[np.int8]: ...
+    def encode(self, **columns: Any) -> NDArray[np.int8]:
+        """Codes of +1 and -1, shape (items, bits)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Side:
+    """Packed codes, (n, bytes), of the queries or of the database in one modality, and what defines relevance.
+
+    `labels`, (n, labels): items that share a label are relevant. `items`, (n,), if relevance is by pairing: the query item
+    that each code is of, -1 for a code that is of none.
+    """
+
+    packed: NDArray[np.uint8]
+    labels: NDArray[Any] | None = None
+    items: NDArray[np.intp] | None = None
 
 
 def evaluate(
     model: Model, split: Split, *, k: int | None = None, joint: bool = False, relevance: Relevance = "labels"
 ) -> Report:
-    """Measure a model on a split's queries and database, in every direction between its modalities.
+    """Evaluate a model on a split's queries and database, in every direction between its modalities.
 
-    Refuses queries that are in the training set or in the database.
+    Queries that are in the training set or in the database are an error.
 
     Parameters
     ----------
     k
         Only the first k ranks count in MAP.
     joint
-        Also against the joint codes of the database, each from all that the item has: "image_to_joint" and the like.
+        Also against the joint codes of the database, from all modalities of each item: "image_to_joint" and so on.
     relevance
-        "labels": what shares a label is relevant. "pairing", for data without labels: the queries' own items join the
-        database, and each query wants its own in the other modality, among all. MAP is then the mean of 1 / rank. Joint
-        codes are not measured so, as they would hold the query itself.
+        "labels": items that share a label are relevant. "pairing", for data without labels: the queries' own items join
+        the database, and the only relevant one is the query's own in the other modality. MAP is then the mean of
+        1 / rank. Joint codes are not evaluated this way, since they would contain the query itself.
     """
     _check(model, split, relevance)
     if k is not None:
         check_k(k)
-    if relevance == "pairing":
-        return _by_pairing(model, split, k)
-    query = {name: _encode(model, split.query, [name], "query") for name in model.modalities}
-    database = {name: _encode(model, split.database, [name], "database") for name in model.modalities}
-    pairs = list(permutations(model.modalities, 2))
-    if joint:
-        database[JOINT] = _encode(model, split.database, list(model.modalities), "database")
-        pairs += [(name, JOINT) for name in model.modalities]
-    everything = _count_labels(split.query.labels, split.database.labels)
+    query, database = encode_sides(model, split.query, split.database, relevance)
+    if relevance == "labels":
+        size = len(split.database)
+        if joint:
+            database[JOINT] = _by_labels(model, split.database, model.modalities, "database")
+        pairs = _count_labels(split.query, split.database)
+        chance, without_relevant = pairs.chance, pairs.without_relevant
+    else:
+        size = len(split.query) + len(split.database)
+        chance, without_relevant = 1 / size, 0
     return Report(
         bits=model.bits,
         queries=len(split.query),
-        database=len(split.database),
+        database=size,
         train=len(split.train),
-        chance=everything.chance,
-        without_relevant=everything.without_relevant,
+        chance=chance,
+        without_relevant=without_relevant,
         k=k,
-        directions={f"{a}_to_{b}": _direction(query[a], database[b], model.bits, k) for a, b in pairs},
+        directions={f"{a}_to_{b}": _measure(query[a], database[b], model.bits, k) for a, b in _pairs(query, database)},
+        relevance=relevance,
     )
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    packed: NDArray[np.uint8]
-    labels: NDArray[Any]
+def average_precision_by_direction(
+    query: Mapping[str, Side], database: Mapping[str, Side], bits: int
+) -> dict[str, NDArray[np.float64]]:
+    """Average precision of each query (ties: expected) in every direction, such as "image_to_text"."""
+    return {
+        f"{a}_to_{b}": _rank(query[a], database[b], bits).average_precision(ties="expected")
+        for a, b in _pairs(query, database)
+    }
+
+
+def encode_sides(
+    model: Model, query: Dataset, database: Dataset, relevance: Relevance
+) -> tuple[dict[str, Side], dict[str, Side]]:
+    """The queries and the database in each modality, each with the items observed in it."""
+    if relevance == "labels":
+        return (
+            {name: _by_labels(model, query, [name], "query") for name in model.modalities},
+            {name: _by_labels(model, database, [name], "database") for name in model.modalities},
+        )
+    rows = {name: _rows_with(query, [name], "query") for name in model.modalities}
+    for a, b in permutations(rows, 2):
+        if not len(np.intersect1d(rows[a], rows[b])):
+            raise DataError(
+                f"No query has both {a!r} and {b!r}, so none has its own item to find. Take a split that has some."
+            )
+    queries, pools = {}, {}
+    for name, items in rows.items():
+        others = np.flatnonzero(database.observed(name))
+        own = _packed(model, query, [name], items)
+        packed = [_packed(model, database, [name], others), own] if len(others) else [own]
+        queries[name] = Side(own, items=items)
+        pools[name] = Side(np.concatenate(packed), items=np.concatenate([np.full(len(others), -1, np.intp), items]))
+    return queries, pools
+
+
+def _pairs(query: Iterable[str], database: Iterable[str]) -> list[tuple[str, str]]:
+    """Each modality against every other one, then against what only the database has."""
+    names = list(query)
+    return [*permutations(names, 2), *((a, b) for b in database if b not in names for a in names)]
 
 
 def _check(model: Model, split: Split, relevance: Relevance) -> None:
     if len(model.modalities) < 2:
-        raise DataError(f"Evaluation needs two modalities or more, the model has only {', '.join(model.modalities)}.")
+        raise DataError(f"Evaluation needs two or more modalities, the model has only {', '.join(model.modalities)}.")
     for name, part in (("queries", split.query), ("database", split.database)):
         if part.labels is None and relevance == "labels":
             raise DataError(
-                f"The {name} have no labels, so nothing says what is relevant. "
+                f"The {name} have no labels, so relevance is undefined. "
                 'Evaluate on data with labels, or by the pairing: relevance="pairing".'
             )
     queries = set(split.query.ids)
@@ -127,101 +156,71 @@ def _check(model: Model, split: Split, relevance: Relevance) -> None:
         both = sorted(queries.intersection(part.ids))
         if both:
             raise DataError(
-                f"{len(both):,} of {len(queries):,} queries {what}, {both[0]!r} for one, so the result means nothing. "
-                "Take a split whose queries are held out, as Dataset.split gives."
+                f"{len(both):,} of {len(queries):,} queries {what}, {both[0]!r} for one, so the result is meaningless. "
+                "Take a split whose queries are held out, such as Dataset.split gives."
             )
 
 
-def _encode(model: Model, part: Part, modalities: Sequence[str], name: str) -> _Encoded:
-    """The codes of the items that have one of these modalities, from all of these that they have."""
+def _by_labels(model: Model, part: Dataset, modalities: Sequence[str], name: str) -> Side:
+    """The items that have one of these modalities, encoded from all of these that they have."""
     rows = _rows_with(part, modalities, name)
-    return _Encoded(_packed(model, part, modalities, rows), np.asarray(part.labels)[rows])
+    return Side(_packed(model, part, modalities, rows), labels=np.asarray(part.labels)[rows])
 
 
-def _rows_with(part: Part, modalities: Sequence[str], name: str) -> NDArray[np.intp]:
+def _rows_with(part: Dataset, modalities: Sequence[str], name: str) -> NDArray[np.intp]:
     rows = np.flatnonzero(np.any([part.observed(modality) for modality in modalities], axis=0))
     if not len(rows):
-        said = " or ".join(map(repr, modalities))
-        raise DataError(f"No item of the {name} part has the modality {said}. Take a split that has some.")
+        names = " or ".join(map(repr, modalities))
+        raise DataError(f"No item of the {name} part has the modality {names}. Take a split that has some.")
     return rows
 
 
-def _packed(model: Model, part: Part, modalities: Sequence[str], rows: NDArray[np.intp]) -> NDArray[np.uint8]:
+def _packed(model: Model, part: Dataset, modalities: Sequence[str], rows: NDArray[np.intp]) -> NDArray[np.uint8]:
     columns = {name: part[name] if len(rows) == len(part) else part[name].take(rows) for name in modalities}
     return codes.pack(model.encode(**columns))
 
 
-def _count_labels(query_labels: NDArray[Any], database_labels: NDArray[Any]) -> Counts:
-    # Codes that are all alike put the whole database into one heap, which leaves the counts of relevant pairs.
-    query, database = (np.zeros((len(labels), 1), np.uint8) for labels in (query_labels, database_labels))
-    return rank_counts(query, database, query_labels, database_labels, 1)
+def _count_labels(query: Dataset, database: Dataset) -> Counts:
+    # With codes that are all equal the whole database is one tie, which leaves the counts of relevant pairs.
+    a, b = (np.zeros((len(part), 1), np.uint8) for part in (query, database))
+    return rank_counts(a, b, np.asarray(query.labels), np.asarray(database.labels), 1)
 
 
-def _direction(query: _Encoded, database: _Encoded, bits: int, k: int | None) -> DirectionReport:
-    sides = query.packed, database.packed, query.labels, database.labels, bits
-    counts = rank_counts(*sides)
-    precision: dict[Ties, float] = {}
-    for ties in TIES:
-        if ties == "stable":
-            precision[ties] = float(stable_average_precision(*sides, k=k, counts=counts).mean())
-        else:
-            precision[ties] = counts.mean_average_precision(ties=ties, k=k)
-    return _report(counts, precision)
+def _rank(query: Side, database: Side, bits: int) -> Counts:
+    if query.labels is not None and database.labels is not None:
+        return rank_counts(query.packed, database.packed, query.labels, database.labels, bits)
+    return paired_counts(*_pairing(query, database), bits)
 
 
-def _report(counts: Counts, precision: dict[Ties, float]) -> DirectionReport:
+def _pairing(query: Side, database: Side) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.intp]]:
+    """The queries whose own item is in the database; the database; and the position of each query's own item in it."""
+    assert query.items is not None
+    assert database.items is not None
+    own = np.flatnonzero(database.items >= 0)
+    known = np.isin(query.items, database.items[own])
+    return query.packed[known], database.packed, own[np.searchsorted(database.items[own], query.items[known])]
+
+
+def _measure(query: Side, database: Side, bits: int, k: int | None) -> DirectionReport:
+    counts = _rank(query, database, bits)
+    if query.labels is not None and database.labels is not None:
+        sides = query.packed, database.packed, query.labels, database.labels, bits
+        stable = stable_average_precision(*sides, k=k, counts=counts)
+    else:
+        stable = paired_stable(*_pairing(query, database), k=k)
+    average: dict[Ties, float] = {
+        ties: float(stable.mean()) if ties == "stable" else counts.mean_average_precision(ties=ties, k=k)
+        for ties in TIES
+    }
     return DirectionReport(
         queries=counts.queries,
         database=counts.database,
         chance=counts.chance,
         without_relevant=counts.without_relevant,
-        map=precision,
+        map=average,
         precision_at=dict(zip(KS, counts.precision_at(KS).tolist(), strict=True)),
         recall_at=dict(zip(KS, counts.recall_at(KS).tolist(), strict=True)),
         lookup=counts.lookup(),
         points=counts.points.sum(axis=0, dtype=np.int64),
         relevant=counts.relevant.sum(axis=0, dtype=np.int64),
     )
-
-
-def _by_pairing(model: Model, split: Split, k: int | None) -> Report:
-    """Each query wants its own item; the database is what it was, with the queries' items after it."""
-    encoded = {}
-    for name in model.modalities:
-        mine, others = _rows_with(split.query, [name], "query"), np.flatnonzero(split.database.observed(name))
-        parts = [_packed(model, split.query, [name], mine)]
-        if len(others):
-            parts.append(_packed(model, split.database, [name], others))
-        encoded[name] = mine, parts
-    directions = {}
-    for a, b in permutations(model.modalities, 2):
-        (rows_a, (asked, *_)), (rows_b, (own, *others_)) = encoded[a], encoded[b]
-        both = np.intersect1d(rows_a, rows_b)
-        if not len(both):
-            raise DataError(
-                f"No query has both {a!r} and {b!r}, so none has its own to find. Take a split that has some."
-            )
-        pool = np.concatenate([*others_, own])
-        wanted = len(pool) - len(own) + np.searchsorted(rows_b, both)
-        directions[f"{a}_to_{b}"] = _paired(asked[np.searchsorted(rows_a, both)], pool, wanted, model.bits, k)
-    pool_size = len(split.query) + len(split.database)
-    return Report(
-        bits=model.bits,
-        queries=len(split.query),
-        database=pool_size,
-        train=len(split.train),
-        chance=1 / pool_size,
-        without_relevant=0,
-        k=k,
-        directions=directions,
-        relevance="pairing",
-    )
-
-
-def _paired(
-    query: NDArray[np.uint8], pool: NDArray[np.uint8], wanted: NDArray[np.intp], bits: int, k: int | None
-) -> DirectionReport:
-    counts = paired_counts(query, pool, wanted, bits)
-    precision: dict[Ties, float] = {"stable": float(paired_stable(query, pool, wanted, k=k).mean())}
-    precision |= {ties: counts.mean_average_precision(ties=ties, k=k) for ties in TIES if ties != "stable"}
-    return _report(counts, precision)

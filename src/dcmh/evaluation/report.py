@@ -1,4 +1,4 @@
-"""What was measured of a model, direction by direction, and its JSON form."""
+"""The result of an evaluation, per direction, and its JSON form."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Relevance = Literal["labels", "pairing"]
 
 @dataclass(frozen=True, eq=False)
 class DirectionReport:
-    """One modality searched by another.
+    """The measures of one direction: one modality searched with another.
 
-    `queries` and `database` count the items observed in the two modalities; all measures are over those.
+    `queries` and `database` count the items observed in the two modalities, which all measures are over.
     `points` and `relevant`, (bits + 1,), count the pairs at each distance, over all queries.
     """
 
@@ -36,6 +36,7 @@ class DirectionReport:
     relevant: NDArray[np.int64]
 
     def to_json(self) -> dict[str, Any]:
+        """Numbers, lists and dictionaries; null if a measure is undefined."""
         return {
             "queries": self.queries,
             "database": self.database,
@@ -54,6 +55,7 @@ class DirectionReport:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Undo `to_json`."""
         per_query = Curve(*_columns(record["lookup_per_query"]))
         return cls(
             queries=record["queries"],
@@ -71,10 +73,10 @@ class DirectionReport:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What `evaluate` found. `directions` maps "image_to_text" and the like to their measures.
+    """The result of `evaluate`. `directions` maps names such as "image_to_text" to their measures.
 
-    `chance` and `without_relevant` are over all queries and the whole database. `k`, if any, is the number of ranks
-    that counted in MAP. `relevance` is what said which items are relevant.
+    `chance` and `without_relevant` are over all queries and the whole database. `k`, if not None, is the number of ranks
+    that count in MAP. `relevance` is what defines the relevant items.
     """
 
     bits: int
@@ -91,7 +93,7 @@ class Report:
         return self.directions[direction]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers, lists and dictionaries; null where a measure is undefined."""
+        """Numbers, lists and dictionaries; null if a measure is undefined."""
         return {
             "bits": self.bits,
             "queries": self.queries,
@@ -121,12 +123,12 @@ class Report:
             )
         except KeyError as error:
             raise DataError(
-                f"This is no evaluation report: it lacks {error}. Write one with Report.to_json."
+                f"This is not an evaluation report: it lacks {error}. Write one with Report.to_json."
             ) from error
 
 
 def short(direction: str, among: Iterable[str]) -> str:
-    """image_to_text as I→T; by whole names where two modalities of these directions begin alike."""
+    """image_to_text as I→T; with whole names if two modalities of these directions have the same initial."""
     names = {name for each in among for name in each.split("_to_")} | set(direction.split("_to_"))
     first = {name[:1].upper() for name in names}
     clear = len(first) == len(names)

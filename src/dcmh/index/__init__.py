@@ -1,10 +1,9 @@
-"""Where codes are searched: exact Hamming search, in this process or on a server.
+"""Exact Hamming search over packed codes.
 
-`HammingIndex` is embedded; `MilvusIndex` and `PostgresIndex` in `dcmh.stores` are the same on a server.
+`HammingIndex` runs in this process; `MilvusIndex` and `PostgresIndex` in `dcmh.stores` do the same on a server.
 """
 
 from dcmh.index.hamming import HammingIndex
-from dcmh.index.protocol import Index
-from dcmh.index.results import Hits, Results
+from dcmh.index.protocol import Hits, Index, Results
 
 __all__ = ["HammingIndex", "Hits", "Index", "Results"]

@@ -1,6 +1,6 @@
-"""FineIndex: int8 vectors under ids, in memory or mapped from a folder, and their inner products with a query.
+"""FineIndex: int8 vectors under ids, in memory or memory-mapped, and their inner products with a query.
 
-Like a `Table` it never changes under a reader: adding and removing make a new one, which shares the arrays where it can.
+Like a `Table` it is immutable to its readers: adding and removing make a new one, which shares the arrays if possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dcmh.errors import ModelError
 from dcmh.util.atomic import whole_file, write_text
 
 HEADER, IDS, VECTORS = "fine.json", "ids.npy", "fine.npy"
-BLOCK = 4096  # rows that become float32 at a time: they stay in a core's cache
+BLOCK = 4096  # rows that are converted to float32 at a time, so that they stay in a core's cache
 
 Ids = NDArray[np.int64]
 Vectors = NDArray[np.int8]
@@ -34,7 +34,7 @@ class FineIndex:
 
     @classmethod
     def of(cls, ids: Ids, vectors: Vectors) -> FineIndex:
-        """Of ascending ids and their vectors (n, dimensions)."""
+        """An index of ascending ids and their vectors (n, dimensions)."""
         return cls(ids, vectors, len(ids))
 
     def __len__(self) -> int:
@@ -42,35 +42,36 @@ class FineIndex:
 
     @property
     def dimensions(self) -> int:
+        """The length of the vectors."""
         return int(self.vectors_room.shape[1])
 
     def live(self) -> tuple[Ids, Vectors]:
-        """Ids and vectors, without those that were removed."""
+        """Ids and vectors of the items that are not removed."""
         ids, vectors = self.ids_room[: self.count], self.vectors_room[: self.count]
         return (ids, vectors) if self.removed is None else (ids[~self.removed], vectors[~self.removed])
 
     def scores(self, query: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float32]]:
         """All ids, and the inner product of each vector with the query."""
         ids, vectors = self.ids_room[: self.count], self.vectors_room[: self.count]
-        found = np.empty(self.count, np.float32)
+        products = np.empty(self.count, np.float32)
         for start in range(0, self.count, BLOCK):
-            found[start : start + BLOCK] = _products(vectors[start : start + BLOCK], query)
-        return (ids, found) if self.removed is None else (ids[~self.removed], found[~self.removed])
+            products[start : start + BLOCK] = _products(vectors[start : start + BLOCK], query)
+        return (ids, products) if self.removed is None else (ids[~self.removed], products[~self.removed])
 
     def scores_of(self, query: NDArray[np.float32], wanted: Ids) -> NDArray[np.float32]:
-        """The inner products of some items, nan for one that is not there."""
-        rows, there = self._rows(wanted)
-        found = np.full(len(wanted), np.nan, np.float32)
-        found[there] = _products(self.vectors_room[rows[there]], query)
-        return found
+        """The inner products of these items with the query, NaN for an item that is not in the index."""
+        rows, known = self._rows(wanted)
+        products = np.full(len(wanted), np.nan, np.float32)
+        products[known] = _products(self.vectors_room[rows[known]], query)
+        return products
 
     def vector(self, item: int) -> Vectors | None:
-        """One item's vector."""
-        rows, there = self._rows(np.array([item], np.int64))
-        return np.asarray(self.vectors_room[rows[0]]) if there[0] else None
+        """The vector of one item; None if it is not in the index."""
+        rows, known = self._rows(np.array([item], np.int64))
+        return np.asarray(self.vectors_room[rows[0]]) if known[0] else None
 
     def with_items(self, ids: Ids, vectors: Vectors) -> FineIndex:
-        """This index and some items, in the place of those of the same ids. Only the newest index may grow."""
+        """This index with these items, which replace those of the same ids. Only the newest index may grow."""
         kept = self.without(ids)
         if kept is self and (not self.count or ids[0] > self.ids_room[self.count - 1]):
             return self._appended(ids, vectors)
@@ -91,28 +92,28 @@ class FineIndex:
         return FineIndex(ids_room, vectors_room, count, removed)
 
     def without(self, ids: Ids) -> FineIndex:
-        """This index less some items; those that are not there do not matter."""
-        rows, there = self._rows(np.asarray(ids, np.int64))
-        if not there.any():
+        """This index without these items; unknown ids are ignored."""
+        rows, known = self._rows(np.asarray(ids, np.int64))
+        if not known.any():
             return self
         removed = np.zeros(self.count, bool) if self.removed is None else self.removed.copy()
-        removed[rows[there]] = True
+        removed[rows[known]] = True
         return FineIndex(self.ids_room, self.vectors_room, self.count, removed)
 
     def _rows(self, wanted: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """The row of each id, and whether it is there."""
+        """The row of each id, and whether the id is in the index."""
         ids = self.ids_room[: self.count]
         rows = np.searchsorted(ids, wanted)
-        there = rows < self.count
-        there[there] = ids[rows[there]] == wanted[there]
+        known = rows < self.count
+        known[known] = ids[rows[known]] == wanted[known]
         if self.removed is not None:
-            there[there] = ~self.removed[rows[there]]
-        return rows, there
+            known[known] = ~self.removed[rows[known]]
+        return rows, known
 
     # -- in a folder ------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, generation: int) -> None:
-        """Write it, to be memory-mapped; the header, which is last, says from which generation of the catalogue it is."""
+        """Write it, to be memory-mapped. The header, written last, names the generation of the catalogue that it is of."""
         ids, vectors = self.live()
         names = {"ids": f"{generation}-{IDS}", "vectors": f"{generation}-{VECTORS}"}
         for name, array in (("ids", ids), ("vectors", vectors)):
@@ -126,7 +127,7 @@ class FineIndex:
 
     @classmethod
     def load(cls, folder: Path, generation: int) -> FineIndex:
-        """Map what `save` wrote at this generation."""
+        """Memory-map what `save` wrote for this generation."""
         try:
             header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
             count, width = int(header["count"]), int(header["dimensions"])
@@ -135,12 +136,12 @@ class FineIndex:
             ids = np.load(folder / os.path.basename(header["ids"]), mmap_mode="r" if count else None)
             vectors = np.load(folder / os.path.basename(header["vectors"]), mmap_mode="r" if count else None)
             if (ids.dtype, vectors.dtype, ids.shape, vectors.shape) != (np.int64, np.int8, (count,), (count, width)):
-                raise ValueError("its arrays have other shapes than it says")
+                raise ValueError("the shapes of its arrays do not match its header")
         except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
             raise ModelError(f"The fine vectors in {folder} cannot be used ({error}).") from error
         return cls.of(np.asarray(ids), np.asarray(vectors))
 
 
 def _products(vectors: Vectors, query: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Inner products that do not depend on a row's place, as those of BLAS do in the last digit."""
+    """Inner products that do not depend on the position of a row, unlike those of BLAS, in the last digit."""
     return np.asarray(np.einsum("ij,j->i", vectors.astype(np.float32), query), np.float32)

@@ -12,28 +12,31 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import check_bits
 from dcmh.errors import DataError, MissingExtra, ParameterError
-from dcmh.index import radius as radius_search
-from dcmh.index import scan, storage
-from dcmh.index.arguments import as_ids, as_words, at_least, is_id, refuse_known, refuse_missing, refuse_repeated
-from dcmh.index.finder import Finder
+from dcmh.index import multihash, scan, storage
 from dcmh.index.multihash import MultiHash
-from dcmh.index.results import Results
-from dcmh.index.table import ALL_LIVE, Table, bitmap, packed_of
-
-Words = NDArray[np.uint64]
-Ids = NDArray[np.int64]
+from dcmh.index.protocol import (
+    Ids,
+    Results,
+    as_ids,
+    at_least,
+    is_id,
+    refuse_known,
+    refuse_missing,
+    refuse_repeated,
+)
+from dcmh.index.table import ALL_LIVE, Finder, Table, Words, as_words, bitmap, packed_of
 
 QUERIES_AT_ONCE = 1 << 16  # a key has 21 bits for the query
-FEW = 16  # when fewer than one row in so many is allowed, copy those and scan the copy
+COPY_SHARE = 16  # if fewer than 1 of 16 rows are allowed, copy those and scan the copy
 
 
 @dataclass(frozen=True)
 class _State:
-    """What a search needs, replaced as a whole by each change, so that searches need no lock."""
+    """What a search needs. Each change replaces it as a whole, so that searches need no lock."""
 
     table: Table
     lookups: MultiHash | None = None  # over the first rows of the table
-    generation: int = 0  # row numbers mean the same within a generation
+    generation: int = 0  # row numbers are valid within a generation
 
 
 @dataclass(frozen=True)
@@ -42,21 +45,21 @@ class _View:
 
     words: Words
     live: Words
-    count: int  # how many rows may be found
-    rows: NDArray[np.int64] | None  # row of the table for each row of `words`, where those are a copy of some
+    count: int  # number of rows that may be found
+    rows: NDArray[np.int64] | None  # if `words` is a copy of some rows: the row of the table for each
 
 
 class HammingIndex:
-    """Packed codes of `bits` bits under integer ids; nearest items and items within a radius, exactly.
+    """Packed codes of `bits` bits under integer ids: exact search for the nearest items and for those within a radius.
 
-    Hits come nearest first; at equal distance the item that was added first comes first. Threads may search while
-    others add and remove: a search sees the index as it was when it began, and changes wait for each other.
+    Hits are sorted by distance; at equal distance the item that was added first comes first. Threads may search while
+    others add and remove: a search sees the index as it was when it began, and changes are serialized.
 
     Parameters
     ----------
     bits : 1 to 1024
     threads
-        How many threads one search may use; None: one for each core. Can be changed at any time.
+        Number of threads that a search may use; None: one per core. Can be changed at any time.
     """
 
     def __init__(self, bits: int, *, threads: int | None = None) -> None:
@@ -65,7 +68,7 @@ class HammingIndex:
         self._state = _State(Table.empty(self.bits))
         self._finder: Finder | None = None
         self._lock = threading.RLock()
-        self._scanned = 0.0  # what lookups would have saved so far, in words compared
+        self._scanned = 0.0  # words that lookups would have saved so far
 
     def __len__(self) -> int:
         return self._state.table.live_count
@@ -83,28 +86,28 @@ class HammingIndex:
 
     @property
     def ids(self) -> Ids:
-        """The ids in the order the items were added, shape (count,); read-only."""
+        """The ids in the order in which the items were added, shape (count,); read-only."""
         table = self._state.table
         ids = table.ids[table.live_rows()] if len(table.live) else table.ids.view()
         ids.flags.writeable = False
         return ids
 
     def codes(self, ids: ArrayLike) -> NDArray[np.uint8]:
-        """The packed codes of some items, shape (len(ids), ceil(bits / 8)), in the order asked for."""
+        """The packed codes of these items, shape (len(ids), ceil(bits / 8)), in that order."""
         wanted = as_ids(ids)
         state, rows = self._rows(wanted)
         refuse_missing(wanted[rows < 0])
         return packed_of(state.table.words[rows], self.bits)
 
     def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
-        """The packed codes of those of the items that are there, by id."""
+        """Id to packed code for those of the items that are in the index."""
         wanted = as_ids(ids)
         state, rows = self._rows(wanted)
         packed = packed_of(state.table.words[rows[rows >= 0]], self.bits)
         return {item: code.tobytes() for item, code in zip(wanted[rows >= 0].tolist(), packed, strict=True)}
 
     def add(self, ids: ArrayLike, codes: NDArray[np.uint8]) -> None:
-        """Add items: new ids, shape (n,), and packed codes, shape (n, ceil(bits / 8)). All of them, or none."""
+        """Add items: new ids, shape (n,), and packed codes, shape (n, ceil(bits / 8)). Adds all of them or none."""
         new = as_ids(ids)
         words = as_words(codes, self.bits, "Codes")
         if len(new) != len(words):
@@ -121,7 +124,7 @@ class HammingIndex:
             self._state = replace(state, table=table)
 
     def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
-        """Remove items and return how many there were. If an id is unknown none is removed, unless missing_ok."""
+        """Remove items and return their number. If an id is unknown, none is removed, unless missing_ok."""
         wanted = np.unique(as_ids(ids))
         with self._lock:
             state, rows = self._rows(wanted)
@@ -137,13 +140,13 @@ class HammingIndex:
         return len(rows)
 
     def search(self, codes: NDArray[np.uint8], k: int, *, allowed: ArrayLike | None = None) -> Results:
-        """The k nearest items of each query, or all items where there are fewer.
+        """The k nearest items of each query, or all items if there are fewer.
 
         Parameters
         ----------
         codes : (queries, ceil(bits / 8)) uint8
         allowed
-            Which items may be found: their ids (unknown ones do no harm), or booleans by id, allowed[id].
+            Which items may be found: their ids (unknown ones are ignored), or booleans indexed by id.
         """
         queries = as_words(codes, self.bits, "Query codes")
         k = at_least(k, 1, "k")
@@ -171,8 +174,9 @@ class HammingIndex:
         allowed
             As in `search`.
         method
-            "scan" compares every item; "lookup" uses hash tables, built on first use, which take 4 bytes an item and
-            table besides the index; "auto" takes what is faster, and builds tables once that pays. Equal answers.
+            "scan" compares every item; "lookup" uses hash tables, built on first use, which take 4 bytes per item and
+            table in addition to the index; "auto" takes the faster one, and builds tables once that pays. All give the
+            same results.
         """
         queries = as_words(codes, self.bits, "Query codes")
         radius = min(at_least(radius, 0, "radius"), self.bits)
@@ -185,27 +189,27 @@ class HammingIndex:
         parts, counts = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         for start in range(0, len(queries) if view.count else 0, QUERIES_AT_ONCE):
             some = queries[start : start + QUERIES_AT_ONCE]
-            keys = radius_search.near(view.words, view.live, some, radius, scan.threads_of(self.threads), lookups)
+            keys = multihash.near(view.words, view.live, some, radius, scan.threads_of(self.threads), lookups)
             counts.append(np.diff(np.searchsorted(keys, np.arange(len(some) + 1, dtype=np.uint64) << np.uint64(43))))
             parts.append(keys)
-        found = np.concatenate(counts) if view.count else np.zeros(len(queries), np.int64)
-        offsets = np.concatenate([[0], np.cumsum(found)]).astype(np.int64)
+        per_query = np.concatenate(counts) if view.count else np.zeros(len(queries), np.int64)
+        offsets = np.concatenate([[0], np.cumsum(per_query)]).astype(np.int64)
         return _results(state.table, view, np.concatenate(parts), offsets)
 
     def save(self, folder: str | Path) -> None:
-        """Write the index to a folder, in one step: a reader, or a crash, finds the older index or this one, whole."""
+        """Write the index to a folder, atomically: readers see either the older index or this one."""
         storage.save(self._state.table, self.bits, folder)
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = True, threads: int | None = None) -> HammingIndex:
-        """Open a saved index; with mmap, pages are read when a search needs them, and the first `add` copies them."""
+        """Open a saved index. With mmap, pages are read when a search needs them, and the first `add` copies them."""
         table, bits = storage.load(folder, mmap=mmap)
         index = cls(bits, threads=threads)
         index._state = _State(table)
         return index
 
     def _rows(self, ids: Ids) -> tuple[_State, NDArray[np.int64]]:
-        """The newest state, and the live row of each id in it, -1 where there is none."""
+        """The current state, and the live row of each id in it, -1 if there is none."""
         with self._lock:
             state = self._state
             if self._finder is None:
@@ -213,7 +217,7 @@ class HammingIndex:
             return state, self._finder.find(state.table, ids)
 
     def _view(self, allowed: ArrayLike | None) -> tuple[_State, _View]:
-        """The newest state, and what of it may be found."""
+        """The current state, and the rows that may be found."""
         state = self._state
         table = state.table
         if allowed is None:
@@ -228,18 +232,18 @@ class HammingIndex:
             mask = np.zeros(table.count, bool)
             mask[rows[rows >= 0]] = True
         count = int(np.count_nonzero(mask))
-        if FEW * count < table.count:
+        if COPY_SHARE * count < table.count:
             rows = np.flatnonzero(mask)
             return state, _View(table.words[rows], ALL_LIVE, count, rows)
         return state, _View(table.words, bitmap(mask), count, None)
 
     def _lookups(self, state: _State, radius: int, queries: int, *, forced: bool) -> MultiHash | None:
-        """Tables for this state if lookups are the faster way, built when scans have cost as much as building does."""
+        """Hash tables if lookups are faster than scans; built once scans have cost as much as building does."""
         table, lookups = state.table, state.lookups
-        good = radius_search.still_good(lookups, table.count)
-        plan = lookups.plan if good and lookups else radius_search.plan_for(self.bits, table.count)
-        saved = radius_search.saved(plan, radius, table.words.shape[1], queries)
-        if good and (forced or saved > 0):
+        usable = multihash.covers_most(lookups, table.count)
+        plan = lookups.plan if usable and lookups else multihash.plan_for(self.bits, table.count)
+        saved = multihash.words_saved(plan, radius, table.words.shape[1], queries)
+        if usable and (forced or saved > 0):
             return lookups
         self._scanned += max(0.0, saved) * queries
         if not forced and (saved <= 0 or self._scanned < plan.build_cost):

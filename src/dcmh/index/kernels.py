@@ -1,15 +1,15 @@
 """Compiled scans over packed codes. Importing this module imports numba.
 
-A scan looks at 64 rows at a time: `near_mask` compares their distances to a limit and returns one bit a row, so that
-rows which are too far, nearly all of them, never meet a branch. Hits are 64-bit keys that sort as the answer does:
+A scan looks at 64 rows at a time: `near_mask` compares their distances with a limit and returns one bit per row, so that
+rows that are too far, nearly all of them, take no branch. Hits are 64-bit keys that sort like the results:
 
     nearest     distance << 32 | row
     near        query << 43 | distance << 32 | row
 
 `width` is a tuple with one entry for each 64-bit word of a code: its length is known to the compiler, which makes one
-variant for each. All kernels release the interpreter lock, so threads scan side by side.
+variant for each. All kernels release the GIL, so that threads scan in parallel.
 
-`nearest` and `near` both spell out how 64 rows are compared: a call would keep the compiler from vectorising it as well.
+`nearest` and `near` repeat the comparison of 64 rows inline: a call would keep the compiler from vectorizing it as well.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ I64, I32, I8 = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 
 GROUP = 16  # queries that share a block of rows while it is in cache
 BLOCK = 4096  # rows
-NOTHING = np.uint64(2**64 - 1)  # fills the places of hits that do not exist; sorts last
+NOTHING = np.uint64(2**64 - 1)  # stands for hits that do not exist; sorts last
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """numba.njit, with the machine code kept on disk where a place can be written."""
+    """numba.njit, with the machine code cached on disk if that is possible."""
     try:
         return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no writable place for the cache
+    except RuntimeError:  # no writable folder for the cache
         return numba.njit(nogil=True)(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """numba.extending.intrinsic: a function that writes LLVM's instructions itself."""
+    """numba.extending.intrinsic: a function that emits LLVM instructions."""
     return numba.extending.intrinsic(function)
 
 
@@ -58,7 +58,7 @@ def _pick(builder: Any, vector: Any, lanes: range) -> Any:
 
 
 def _repeat(builder: Any, values: list[Any], lanes: int) -> Any:
-    """A vector that holds the values over and over."""
+    """A vector that repeats the values."""
     vector = ir.Constant(ir.VectorType(I64, lanes), ir.Undefined)
     for lane in range(lanes):
         vector = builder.insert_element(vector, values[lane % len(values)], I32(lane))
@@ -66,7 +66,7 @@ def _repeat(builder: Any, values: list[Any], lanes: int) -> Any:
 
 
 def _set_bits(builder: Any, start: Any, query: list[Any], rows: int) -> Any:
-    """Set bits of the words of `rows` rows XOR the query, one lane a word."""
+    """Set bits of the words of `rows` rows XOR the query, one lane per word."""
     lanes = rows * len(query)
     kind = ir.VectorType(I64, lanes)
     words = builder.load(builder.bitcast(start, kind.as_pointer()), align=8)
@@ -77,7 +77,7 @@ def _set_bits(builder: Any, start: Any, query: list[Any], rows: int) -> Any:
 def _distances(builder: Any, start: Any, query: list[Any]) -> Any:
     """Distances of the 8 rows at `start`, as 8 lanes."""
     width = len(query)
-    if width % 2 and width > 4:  # an odd, long code: add up each row by itself
+    if width % 2 and width > 4:  # an odd, long code: sum each row on its own
         vector = ir.Constant(ir.VectorType(I64, 8), ir.Undefined)
         for row in range(8):
             counts = _set_bits(builder, builder.gep(start, [I64(width * row)]), query, 1)
@@ -85,7 +85,7 @@ def _distances(builder: Any, start: Any, query: list[Any]) -> Any:
             vector = builder.insert_element(vector, total, I32(row))
         return vector
     counts = _set_bits(builder, start, query, 8)
-    while width % 2 == 0:  # add neighbours until an odd number of lanes a row is left
+    while width % 2 == 0:  # add neighbours until the number of lanes per row is odd
         lanes = counts.type.count
         counts = builder.add(_pick(builder, counts, range(0, lanes, 2)), _pick(builder, counts, range(1, lanes, 2)))
         width //= 2
@@ -120,7 +120,7 @@ def near_mask(_context: Any, words: Any, row: Any, queries: Any, query: Any, lim
 
 @intrinsic
 def popcount(_context: Any, _word: Any) -> Any:
-    """How many bits of a word are set."""
+    """The number of set bits of a word."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return _call(builder, "llvm.ctpop.i64", I64, arguments[0])
@@ -140,6 +140,7 @@ def lowest_bit(_context: Any, _word: Any) -> Any:
 
 @compiled
 def distance(words: Words, row: int, queries: Words, query: int, width: tuple[int, ...]) -> Any:
+    """The Hamming distance of one row to one query."""
     total = np.uint64(0)
     for word in range(len(width)):
         total += popcount(words[row * len(width) + word] ^ queries[query * len(width) + word])
@@ -148,7 +149,7 @@ def distance(words: Words, row: int, queries: Words, query: int, width: tuple[in
 
 @compiled
 def end_mask(words: Words, row: int, end: int, queries: Words, query: int, limit: Any, width: tuple[int, ...]) -> Any:
-    """As `near_mask`, for the fewer than 64 rows at the end of a table."""
+    """Like `near_mask`, for the fewer than 64 rows at the end of a table."""
     mask = np.uint64(0)
     for i in range(end - row):
         if distance(words, row + i, queries, query, width) < limit:
@@ -178,7 +179,7 @@ def keep_nearest(keys: Words, size: int, k: int, histogram: NDArray[np.int64]) -
 
 @compiled
 def write_nearest(out: Words, keys: Words, size: int, histogram: NDArray[np.int64]) -> None:
-    """Write the nearest of `size` keys to out, and NOTHING where there are too few."""
+    """Write the nearest of `size` keys to out, padded with NOTHING."""
     if size > len(out):
         keep_nearest(keys, size, len(out), histogram)
         size = len(out)
@@ -188,7 +189,7 @@ def write_nearest(out: Words, keys: Words, size: int, histogram: NDArray[np.int6
 
 @compiled
 def even_group(queries: int, most: int) -> Any:
-    """Size of groups that are about equal and no larger than `most`: each group is a pass over all rows."""
+    """The size of about equal groups of at most `most` queries: each group is a pass over all rows."""
     groups = max(1, -(-queries // most))
     return max(1, -(-queries // groups))
 
@@ -207,8 +208,8 @@ def nearest(
 ) -> None:
     """Write the keys of the k nearest live rows of [first, end) to out[q0:q1], shape (queries, k), in no order.
 
-    Rows come in their order, so once k hits are known only a strictly nearer row can push one out: ties go to the
-    older row. `first` is a multiple of 64; `live` has a bit a row, or is empty when all rows are.
+    Rows are visited in order, so once k hits are known only a strictly nearer row can replace one: ties go to the
+    older row. `first` is a multiple of 64; `live` has one bit per row, or is empty if all rows are live.
     """
     k, bits = out.shape[1], 64 * len(width)
     capacity = 2 * k + 64
@@ -247,7 +248,7 @@ def nearest(
 
 @compiled
 def grown(keys: Words, size: int, more: int) -> Words:
-    """The same keys with room for some more."""
+    """The same keys, with room for `more`."""
     if size + more <= len(keys):
         return keys
     larger = np.empty(2 * len(keys) + more, np.uint64)

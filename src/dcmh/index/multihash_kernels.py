@@ -1,4 +1,4 @@
-"""Compiled parts of multi-index hashing: building the tables, and looking codes up. Importing this imports numba."""
+"""Compiled kernels of multi-index hashing: building the tables, and looking up codes. Importing this imports numba."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(
         ends[substring(words, row, width, start, bits) + np.uint64(1)] += np.uint32(1)
     for bucket in range(1, len(ends)):
         ends[bucket] += ends[bucket - 1]
-    # Fill each bucket from its start; that moves every start to the next one, so shift them back afterwards.
+    # Filling a bucket moves its start to the start of the next one, so they are shifted back afterwards.
     for row in range(len(rows)):
         bucket = substring(words, row, width, start, bits)
         rows[ends[bucket]] = row
@@ -54,7 +54,7 @@ def find_buckets(
     ends: NDArray[np.uint32],
     buckets: NDArray[np.uint32],
 ) -> tuple[Any, Any]:
-    """Write first and last place of the buckets near a query; how many rows they hold, and at most in one table.
+    """Write the start and end of the buckets near a query; returns how many rows they hold, and the most in one table.
 
     `parts` is as in `look_up`.
     """
@@ -72,7 +72,7 @@ def find_buckets(
 
 @compiled
 def collect(buckets: NDArray[np.uint32], rows: NDArray[np.uint32], candidates: NDArray[np.uint32]) -> int:
-    """Copy the rows of the buckets, given by first and last place, and return how many they are."""
+    """Copy the rows of the buckets, given by start and end, and return their number."""
     count = 0
     for i in range(len(buckets)):
         for place in range(np.int64(buckets[i, 0]), np.int64(buckets[i, 1])):
@@ -85,7 +85,7 @@ def collect(buckets: NDArray[np.uint32], rows: NDArray[np.uint32], candidates: N
 def keep_near(
     words: Words, width: tuple[int, ...], queries: Words, query: int, radius: int, candidates: Any, count: int
 ) -> int:
-    """Move the candidates within the radius to the front and return how many they are."""
+    """Move the candidates within the radius to the front and return their number."""
     code = queries[query * len(width) : (query + 1) * len(width)]
     kept = 0
     for i in range(count):
@@ -122,10 +122,10 @@ def look_up(
     first entry in `ends`. Table t's rows are rows[t].
     """
     keys, size = np.empty(1024, np.uint64), 0
-    buckets = np.empty((len(flips), 2), np.uint32)  # first and last place of each bucket
+    buckets = np.empty((len(flips), 2), np.uint32)  # start and end of each bucket
     candidates = np.empty(1024, np.uint32)
     for query in range(q0, q1):
-        # Three passes, each over loads that do not wait for one another: buckets, their rows, the rows' codes.
+        # Three passes, each with independent loads: buckets, their rows, the codes of the rows.
         total, most_in_table = find_buckets(queries, query, width, parts, flips, ends, buckets)
         if total > most:
             gave_up[query] = True

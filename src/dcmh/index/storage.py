@@ -1,7 +1,7 @@
 """An index as a folder: two .npy files, and hamming.json, which names them.
 
-Saving writes new files under new names and then replaces hamming.json, in one step. Whoever is killed before leaves the
-older index as it was; whoever has the older files mapped keeps them. Of two that save at once, the later one wins.
+Saving writes new files under new names and then replaces hamming.json atomically. If it is killed before that, the older
+index remains; processes that have the older files mapped keep them. Of two concurrent saves, the later one wins.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dcmh.index.table import ALL_LIVE, Table
 FORMAT = 1
 KIND = "dcmh Hamming index"
 HEADER = "hamming.json"
-ABANDONED = 24 * 3600  # seconds after which files that no header names are taken for those of a killed save
+ABANDONED = 24 * 3600  # seconds after which files that no header names are assumed to be left by a killed save
 _OURS = re.compile(r"(codes|ids)-[0-9a-f]{16}\.npy|hamming-[0-9a-f]{16}\.json")
 
 
 def save(table: Table, bits: int, folder: str | Path) -> None:
-    """Write a table, without its removed rows, to a folder that is made if needed."""
+    """Write a table, without its removed rows, to a folder, which is created if needed."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     table = table.compact()
@@ -50,7 +50,7 @@ def save(table: Table, bits: int, folder: str | Path) -> None:
 
 
 def _named(folder: Path) -> set[str]:
-    """The files of the index that is there."""
+    """The files of the index in the folder."""
     try:
         header = _header(folder)
     except ModelError:
@@ -59,14 +59,14 @@ def _named(folder: Path) -> set[str]:
 
 
 def _tidy(folder: Path, before: set[str], now: set[str]) -> None:
-    """Remove the files of the index before, which is never the current one again, and those of saves that were killed.
+    """Remove the files of the previous index and those left by killed saves.
 
-    Other files may be those of somebody who saves at this moment.
+    Other files may belong to a save in progress.
     """
     for path in folder.iterdir():
         if not _OURS.fullmatch(path.name) or path.name in now:
             continue
-        with contextlib.suppress(FileNotFoundError):  # another process tidies up as well
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
             if path.name in before or time.time() - path.stat().st_mtime > ABANDONED:
                 path.unlink()
 
@@ -77,7 +77,7 @@ def _settle(file: Any) -> None:
 
 
 def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int]:
-    """The table and the bits of a saved index."""
+    """The table and the number of bits of a saved index."""
     folder = Path(folder)
     header = _header(folder)
     while True:
@@ -85,7 +85,7 @@ def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int]:
             return _table(folder, header, mmap), header["bits"]
         except FileNotFoundError as error:
             missing, read, header = Path(error.filename).name, header, _header(folder)
-            if header == read:  # else it was saved anew between the two reads
+            if header == read:  # otherwise it was saved again in between
                 raise ModelError(
                     f"The index {folder} is damaged: {missing} is missing. Build it again, or restore the folder."
                 ) from None
@@ -99,7 +99,7 @@ def _header(folder: Path) -> dict[str, Any]:
             f"No index in {folder}: there is no {HEADER}. Save one there with HammingIndex.save."
         ) from None
     except ValueError:
-        raise ModelError(f"The index {folder} is damaged: {HEADER} is no JSON. Build it again.") from None
+        raise ModelError(f"The index {folder} is damaged: {HEADER} is not JSON. Build it again.") from None
     if not isinstance(header, dict) or header.get("kind") != KIND:
         raise ModelError(f"{folder / HEADER} does not describe a Hamming index. Give the folder of a saved index.")
     if header.get("format") != FORMAT:
@@ -122,7 +122,7 @@ def _table(folder: Path, header: dict[str, Any], mmap: bool) -> Table:
 
 def _array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mmap: bool) -> NDArray[Any]:
     try:
-        # Mode c (private, writable): nobody writes, but the kernels are compiled for writable arrays only.
+        # Mode c (copy-on-write): nothing writes, but the kernels are compiled for writable arrays only.
         array = np.asarray(np.load(path, mmap_mode="c" if mmap and shape[0] else None, allow_pickle=False))
     except (ValueError, EOFError) as error:
         raise ModelError(

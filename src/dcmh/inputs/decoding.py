@@ -1,7 +1,7 @@
-"""Pictures of a column to pixels, decoded ahead of the network that eats them: in threads, or in processes.
+"""Pictures of a column to pixels, decoded ahead of the network that takes them, in threads or in processes.
 
-Pillow lets go of the interpreter while it decodes, but not while it reads a header. Of small pictures, threads decode no more
-than two or three processors could; so where there are more, and many files, processes do it (benchmarks/decode.py).
+Pillow releases the GIL while it decodes, but not while it reads a header. With small pictures, threads keep no more than two or
+three cores busy; so with more cores and many files, processes decode them (benchmarks/decode.py).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from numpy.typing import NDArray
 
 from dcmh.errors import DataError
 from dcmh.inputs import decoding_workers
-from dcmh.inputs.decoding_workers import CHUNK, SLOTS, Crew, Task, decode_into
+from dcmh.inputs.decoding_workers import CHUNK, SLOTS, Task, WorkerPool, decode_into
 
 if TYPE_CHECKING:
     from dcmh.data.columns import Images
 
 OnError = Callable[[int, str], None]  # row, reason
 
-SIZE = 224  # pixels, square: what both image networks take
+SIZE = 224  # pixels, square: the input of both image networks
 BATCH = 32
-THREADS = 8  # at most
-AHEAD = 2  # batches that threads decode beforehand
+THREADS = 8  # maximum
+AHEAD = 2  # batches that threads decode in advance
 
-PROCESSES = 8  # at most
-CORES = 4  # from which on processes pay
-FILES = 2000  # from which on they pay: that many take threads a second, and processes a few tenths to start
+PROCESSES = 8  # maximum
+CORES = 4  # minimum for processes
+FILES = 2000  # minimum for processes: threads decode that many in a second, and processes take a few tenths to start
 
 log = logging.getLogger(__name__)
 
@@ -44,163 +44,170 @@ def decoded_batches(
 ) -> Iterator[tuple[list[int], NDArray[np.uint8]]]:
     """Rows and their pixels (n, size, size, 3), in batches, in order.
 
-    A picture that cannot be read is an error, unless `on_error` takes it: then it is left out.
+    A picture that cannot be read is an error, unless `on_error` is given: then it is left out.
     """
-    parts = [list(rows[start : start + batch]) for start in range(0, len(rows), batch)]
-    begun: deque[Begun] = deque()
+    batches = [list(rows[start : start + batch]) for start in range(0, len(rows), batch)]
+    pending: deque[PendingBatch] = deque()
     with Decoder(size, expected=len(rows)) as decoder:
-        for i, part in enumerate(parts):
-            while len(begun) <= decoder.ahead(batch) and i + len(begun) < len(parts):
-                begun.append(decoder.begin(column, parts[i + len(begun)]))
-            pixels, wrong = begun.popleft().result()
-            if not any(wrong):
-                yield part, pixels
+        for i, numbers in enumerate(batches):
+            while len(pending) <= decoder.ahead(batch) and i + len(pending) < len(batches):
+                pending.append(decoder.submit(column, batches[i + len(pending)]))
+            pixels, failures = pending.popleft().result()
+            if not any(failures):
+                yield numbers, pixels
                 continue
-            good = []
-            for j, reason in enumerate(wrong):
+            decoded = []
+            for j, reason in enumerate(failures):
                 if reason is None:
-                    good.append(j)
+                    decoded.append(j)
                 elif on_error is None:
-                    raise unreadable(column, part[j], reason)
+                    raise unreadable(column, numbers[j], reason)
                 else:
-                    on_error(part[j], reason)
-            yield [part[j] for j in good], pixels[good]
+                    on_error(numbers[j], reason)
+            yield [numbers[j] for j in decoded], pixels[decoded]
 
 
 def unreadable(column: Images, row: int, reason: object) -> DataError:
+    """The error for a picture that cannot be read."""
     path = column.path(row)
     return DataError(f"Cannot read {path or f'picture {row}'}: {reason}. Remove it from the data, or repair the file.")
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Decoder:
-    """Decodes pictures that are `begun` before they are needed; best asked for in that order.
+    """Decodes pictures in the background; results are best taken in the order of submission.
 
-    Threads do it until FILES have come, then processes, if there are the processors for it; processes from the start, if so
-    many are `expected`. What a process cannot decode is tried once more here, where Pillow may have been told otherwise, and
-    where the reason is wanted. If processes cannot be had, or one ends before its time, threads do the rest.
+    Threads decode the first FILES pictures, then processes, if there are enough cores; processes from the start, if that
+    many are `expected`. What a process cannot decode is tried again in this process, where Pillow may be configured
+    differently and where the reason is needed. If processes cannot be started, or one ends, threads decode the rest.
     """
 
     def __init__(self, size: int = SIZE, *, expected: int = 0) -> None:
         self._size = size
         self._threads = ThreadPoolExecutor(min(THREADS, cores()), "dcmh-decode")
-        mine = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of encode --workers
-        self._count = max(1, min(PROCESSES, mine))
-        self._able = mine >= CORES and decoding_workers.can_work()
-        self._given_up = False
+        share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of encode --workers
+        self._count = max(1, min(PROCESSES, share))
+        self._may_start = share >= CORES and decoding_workers.can_work()
+        self._failed = False
         self._expected, self._seen = expected, 0
-        self._crew: Crew | None = None
-        self._lock = threading.Lock()  # pictures may come from several threads
+        self._pool: WorkerPool | None = None
+        self._lock = threading.Lock()  # several threads may submit
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.rest()
+        self.stop_workers()
         self._threads.shutdown(cancel_futures=True)
 
     def ahead(self, batch: int) -> int:
-        """Batches to begin before one is asked for, so that nobody is idle."""
-        return AHEAD if self._crew is None else max(AHEAD, self._count * SLOTS * CHUNK // batch)
+        """How many batches to submit in advance, so that no worker is idle."""
+        return AHEAD if self._pool is None else max(AHEAD, self._count * SLOTS * CHUNK // batch)
 
-    def begin(self, column: Images, rows: Sequence[int]) -> Begun:
+    def submit(self, column: Images, rows: Sequence[int]) -> PendingBatch:
+        """Start to decode the pictures of these rows."""
         out = np.empty((len(rows), self._size, self._size, 3), np.uint8)
         with self._lock:
             self._seen += len(rows)
             many = max(self._expected, self._seen) >= FILES
-            if many and self._able and not self._given_up:
+            if many and self._may_start and not self._failed:
                 paths = [path for row in rows if (path := column.path(row)) is not None]
-                if len(paths) == len(rows) and (crew := self._hired()):
-                    # The processes may have begun in another folder. Not by `abspath`, which mistakes a link and .. after it.
+                if len(paths) == len(rows) and (pool := self._workers()):
+                    # Workers may have another current folder. Not `abspath`, which resolves .. after a link wrongly.
                     whole = [str(path) if path.is_absolute() else os.path.join(os.getcwd(), path) for path in paths]
-                    given = []
-                    for some in (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)):
-                        given.append(Given(self, crew, Task(whole[some], out[some]), column, rows[some]))
-                        crew.give(given[-1].task)
-                    return Begun(out, given)
-        # A task for each picture would cost as much as its header.
+                    tasks = []
+                    for chunk in (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)):
+                        tasks.append(PendingTask(self, pool, Task(whole[chunk], out[chunk]), column, rows[chunk]))
+                        pool.submit(tasks[-1].task)
+                    return PendingBatch(out, tasks)
+        # One task per picture would cost as much as reading its header.
         step = max(1, len(rows) // (2 * min(THREADS, cores())))
-        few = [slice(start, start + step) for start in range(0, len(rows), step)]
+        chunks = [slice(start, start + step) for start in range(0, len(rows), step)]
         submit = self._threads.submit
-        return Begun(out, [submit(decode_into, out[some], rows[some], column.source) for some in few])
+        return PendingBatch(out, [submit(decode_into, out[chunk], rows[chunk], column.source) for chunk in chunks])
 
-    def rest(self) -> None:
-        """End the processes; when many files come again, there will be new ones."""
+    def stop_workers(self) -> None:
+        """End the processes; if many files are submitted again, new ones are started."""
         with self._lock:
             self._expected = self._seen = 0
-            self._given_up = False
-            self._dismiss()
+            self._failed = False
+            self._stop()
 
-    def finish(self, crew: Crew, task: Task) -> None:
-        """Wait until a process has done the task; it stays undone if there are no processes any more."""
+    def finish(self, pool: WorkerPool, task: Task) -> None:
+        """Wait until a worker has done the task; it stays undone if its pool is no longer running."""
         with self._lock:
-            if task.good is None and crew is self._crew:
+            if task.decoded is None and pool is self._pool:
                 try:
-                    crew.finish(task)
+                    pool.finish(task)
                 except ChildProcessError as error:
-                    self._give_up(str(error))
-                except BaseException:  # such as Ctrl-C: an answer may have been read and not noted
-                    self._dismiss()
+                    self._fall_back(str(error))
+                except BaseException:  # such as Ctrl-C: an answer may have been read but not recorded
+                    self._stop()
                     raise
 
-    def _hired(self) -> Crew | None:
-        """The processes, which may have to be started; None if there can be none."""
-        if self._crew is None:
+    def _workers(self) -> WorkerPool | None:
+        """The running pool, started if needed; None if it cannot be started."""
+        if self._pool is None:
+            pool = WorkerPool(self._count, self._size)
             try:
-                self._crew = Crew(self._count, self._size)
+                pool.start()
             except OSError as error:  # no memory, no descriptors, no processes, no such program
-                self._give_up(f"processes could not be started: {error}")
-        return self._crew
+                self._fall_back(f"processes could not be started: {error}")
+            else:
+                self._pool = pool
+        return self._pool
 
-    def _give_up(self, why: str) -> None:
-        log.warning("Pictures are decoded in threads, as %s.", why)
-        self._given_up = True
-        self._dismiss()
+    def _fall_back(self, reason: str) -> None:
+        log.warning("Pictures are decoded in threads: %s.", reason)
+        self._failed = True
+        self._stop()
 
-    def _dismiss(self) -> None:
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.close()
+    def _stop(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.stop()
 
 
-class Begun:
+class PendingBatch:
     """Pictures that are being decoded."""
 
-    def __init__(self, pixels: NDArray[np.uint8], parts: Sequence[Future[list[str | None]] | Given]) -> None:
+    def __init__(self, pixels: NDArray[np.uint8], tasks: Sequence[Future[list[str | None]] | PendingTask]) -> None:
         self._pixels = pixels
-        self._parts = parts
+        self._tasks = tasks
 
     def result(self) -> tuple[NDArray[np.uint8], list[str | None]]:
-        """Pixels (n, size, size, 3), and what is wrong with each picture."""
-        return self._pixels, [reason for part in self._parts for reason in part.result()]
+        """Pixels (n, size, size, 3), and for each picture why it cannot be read, or None."""
+        return self._pixels, [reason for task in self._tasks for reason in task.result()]
 
     def cancel(self) -> None:
-        for part in self._parts:
-            part.cancel()
+        """Do not start what has not been started."""
+        for task in self._tasks:
+            task.cancel()
 
 
 @dataclass(frozen=True)
-class Given:
-    """Files that were given to processes."""
+class PendingTask:
+    """Files that worker processes decode, with the interface of a future."""
 
     decoder: Decoder
-    crew: Crew
+    pool: WorkerPool
     task: Task
     column: Images
     rows: Sequence[int]
 
     def result(self) -> list[str | None]:
-        self.decoder.finish(self.crew, self.task)
-        good, out = self.task.good, self.task.out
-        wrong: list[str | None] = [None] * len(out)
+        """For each picture why it cannot be read, or None."""
+        self.decoder.finish(self.pool, self.task)
+        decoded, out = self.task.decoded, self.task.out
+        failures: list[str | None] = [None] * len(out)
         for i in range(len(out)):
-            if good is None or not good[i]:
-                (wrong[i],) = decode_into(out[i : i + 1], self.rows[i : i + 1], self.column.source)
-        return wrong
+            if decoded is None or not decoded[i]:
+                (failures[i],) = decode_into(out[i : i + 1], self.rows[i : i + 1], self.column.source)
+        return failures
 
     def cancel(self) -> None:
-        """Nothing: it will be done, or end with the processes."""
+        """Does nothing: the task is done, or ends with the pool."""

@@ -1,4 +1,4 @@
-"""Processes that decode picture files into memory they share with the program (Linux)."""
+"""Processes that decode image files into shared memory (Linux)."""
 
 from __future__ import annotations
 
@@ -24,77 +24,82 @@ from dcmh.inputs import images
 
 Item = TypeVar("Item")
 
-CHUNK = 16  # pictures in a task
+CHUNK = 16  # pictures per task
 SLOTS = 4  # tasks that a worker has at a time
-PATIENCE = 20  # seconds to wait for its first sign of life
+START_TIMEOUT = 20  # seconds
 
 
 def can_work() -> bool:
-    """Whether this system and this Python can have workers."""
+    """Whether this system and this Python can run workers."""
     return hasattr(os, "memfd_create") and bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def decode_into(
     out: NDArray[np.uint8], items: Sequence[Item], source_of: Callable[[Item], images.Source | None]
 ) -> list[str | None]:
-    """Pictures into `out`, (n, size, size, 3); what is wrong with each."""
-    wrong: list[str | None] = []
+    """Decode pictures into `out`, (n, size, size, 3); returns for each why it cannot be read, or None."""
+    failures: list[str | None] = []
     for item, pixels in zip(items, out, strict=True):
         try:
             source = source_of(item)
             if source is None:
                 raise ImageError("there is no picture")
             pixels[...] = images.decode(source, len(pixels))
-            wrong.append(None)
+            failures.append(None)
         except ImageError as error:
-            wrong.append(str(error))
-    return wrong
+            failures.append(str(error))
+    return failures
 
 
 @dataclass(eq=False)
 class Task:
-    """A few files to be decoded; it is done when `good` says which could be."""
+    """A few files to decode."""
 
     paths: list[str]
     out: NDArray[np.uint8]  # (n, size, size, 3)
-    good: NDArray[np.bool_] | None = None
-    worker: Worker | None = None  # who has it
+    decoded: NDArray[np.bool_] | None = None  # which files could be decoded; None until the task is done
+    worker: Worker | None = None  # that has the task
 
 
-class Crew:
-    """Several workers and the tasks they have, or will have as soon as one has room."""
+class WorkerPool:
+    """Several workers, their tasks, and the tasks that wait for a free slot."""
 
     def __init__(self, count: int, size: int) -> None:
-        """Starts the workers; an OSError, if that cannot be."""
+        self._count, self._size = count, size
         self._waiting: deque[Task] = deque()
         self._workers: list[Worker] = []
+
+    def start(self) -> None:
+        """Start the workers and wait until they are ready; an OSError if that fails."""
         try:
-            for _ in range(count):
-                self._workers.append(Worker(size))
+            for _ in range(self._count):
+                self._workers.append(Worker(self._size))
             for worker in self._workers:
-                worker.greet()
+                worker.wait_until_ready()
         except BaseException:
-            self.close()
+            self.stop()
             raise
 
-    def give(self, task: Task) -> None:
+    def submit(self, task: Task) -> None:
+        """Give a task to a worker as soon as one has a free slot."""
         self._waiting.append(task)
-        self._hand_out()
+        self._assign()
 
     def finish(self, task: Task) -> None:
-        """Wait until the task is done; a ChildProcessError, if a worker has ended."""
-        while task.good is None:
+        """Wait until a task is done; a ChildProcessError if a worker has ended."""
+        while task.decoded is None:
             busiest = max(self._workers, key=lambda worker: len(worker.tasks))
             (task.worker or busiest).collect()
-            self._hand_out()
+            self._assign()
 
-    def close(self) -> None:
-        with contextlib.ExitStack() as all_of_them:  # also if one is interrupted
+    def stop(self) -> None:
+        """End all workers, whatever they are doing."""
+        with contextlib.ExitStack() as stack:  # so that all are closed even if one is interrupted
             for worker in self._workers:
                 worker.process.kill()
-                all_of_them.callback(worker.close)
+                stack.callback(worker.close)
 
-    def _hand_out(self) -> None:
+    def _assign(self) -> None:
         while self._waiting:
             idlest = min(self._workers, key=lambda worker: len(worker.tasks))
             if not idlest.free:
@@ -105,20 +110,20 @@ class Crew:
 class Worker:
     """A process that decodes files into memory shared with this one.
 
-    Not one of Python's own pools: they import the program's main module once more, for which a script must be written.
-    A line with a slot and paths goes in by its standard input; a byte comes back by a pipe when the slot is filled.
+    Not one of Python's process pools, which import the main module again and so need scripts to be written for that. A
+    line with a slot and paths is sent to its standard input; a byte comes back through a pipe when the slot is filled.
     """
 
     def __init__(self, size: int) -> None:
-        self.tasks: deque[tuple[int, Task]] = deque()  # that it has, with their slots, in its order
+        self.tasks: deque[tuple[int, Task]] = deque()  # slot and task, in the order in which they are done
         self.free = list(range(SLOTS))
-        with contextlib.ExitStack() as ours:
+        with contextlib.ExitStack() as opened:
             memory = _high(os.memfd_create("dcmh-pixels"))
-            ours.callback(os.close, memory)
+            opened.callback(os.close, memory)
             os.ftruncate(memory, SLOTS * CHUNK * (size * size * 3 + 1))
-            self._pixels, self._good = _shared(memory, size)
+            self._pixels, self._decoded = _shared(memory, size)
             self._answers, answer = map(_high, os.pipe())
-            ours.callback(os.close, answer)
+            opened.callback(os.close, answer)
             program = (
                 f"from dcmh.inputs.decoding_workers import work; work{(memory, answer, size, images.MAX_MEGAPIXELS)}"
             )
@@ -136,33 +141,34 @@ class Worker:
                 os.close(self._answers)
                 raise
 
-    def greet(self) -> None:
-        """Wait until the process is ready; an OSError, if it does not get so, or was never one of ours."""
+    def wait_until_ready(self) -> None:
+        """Wait until the process has started; an OSError if it does not."""
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
-        if not poll.poll(1000 * PATIENCE) or not os.read(self._answers, 1):
+        if not poll.poll(1000 * START_TIMEOUT) or not os.read(self._answers, 1):
             raise ChildProcessError(f"{sys.executable} does not answer")
 
     def send(self, task: Task) -> None:
-        """Give it a task; there must be a free slot."""
+        """Send it a task; there must be a free slot."""
         slot = self.free.pop()
         self.tasks.append((slot, task))
         task.worker = self
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `collect` will tell
+        with contextlib.suppress(BrokenPipeError):  # `collect` raises the error
             self.process.stdin.write(json.dumps([slot, task.paths]).encode() + b"\n")
             self.process.stdin.flush()
 
     def collect(self) -> None:
-        """Wait for the task that it was given first; a ChildProcessError, if the process is no more."""
+        """Wait for its oldest task; a ChildProcessError if the process has ended."""
         if not os.read(self._answers, 1):
-            raise ChildProcessError("a process for it has ended")
+            raise ChildProcessError("a worker process has ended")
         slot, task = self.tasks.popleft()
         task.out[...] = self._pixels[slot, : len(task.out)]
-        task.good = self._good[slot, : len(task.out)] != 0
+        task.decoded = self._decoded[slot, : len(task.out)] != 0
         self.free.append(slot)
 
     def close(self) -> None:
+        """End the process and release what belongs to it."""
         self.process.kill()
         answers, self._answers = self._answers, -1
         try:
@@ -177,27 +183,27 @@ class Worker:
 
 
 def work(memory: int, answer: int, size: int, megapixels: int) -> None:
-    """What the process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, whose end ends the input
+    """The main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main program, whose end closes the input
     images.MAX_MEGAPIXELS = megapixels
-    pixels, good = _shared(memory, size)
+    pixels, decoded = _shared(memory, size)
     os.write(answer, b"!")
     for line in sys.stdin.buffer:
         slot, paths = json.loads(line)
-        wrong = decode_into(pixels[slot, : len(paths)], paths, Path)
-        good[slot, : len(paths)] = [reason is None for reason in wrong]
+        failures = decode_into(pixels[slot, : len(paths)], paths, Path)
+        decoded[slot, : len(paths)] = [failure is None for failure in failures]
         os.write(answer, b".")
 
 
 def _shared(memory: int, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Pixels (slots, chunk, size, size, 3), and which pictures are good, (slots, chunk)."""
+    """Pixels (slots, chunk, size, size, 3), and which pictures could be decoded, (slots, chunk)."""
     whole = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
     pixels = whole[: SLOTS * CHUNK * size * size * 3].reshape(SLOTS, CHUNK, size, size, 3)
     return pixels, whole[pixels.size :].reshape(SLOTS, CHUNK)
 
 
 def _high(descriptor: int) -> int:
-    """The same file under a number of 3 or more: those below become the worker's standard input and output."""
+    """The same file under a descriptor of 3 or more: those below become the worker's standard input and output."""
     if descriptor > 2:
         return descriptor
     import fcntl

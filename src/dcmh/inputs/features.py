@@ -1,4 +1,4 @@
-"""Features of pictures by a frozen, pre-trained image network: computed once, kept on disk under the content's hash."""
+"""Features of pictures from a frozen, pre-trained image network, cached on disk under the hash of the content."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,16 +26,11 @@ from dcmh.networks.hashing import PixelNetwork
 from dcmh.util import device as devices
 from dcmh.util.cache import VectorStore
 
-Progress = Callable[[int, int], None]  # pictures done, pictures in all
+Progress = Callable[[int, int], None]  # pictures done, pictures in total
 
-BATCH_ON_GPU = 256  # with fewer it waits for its kernels to be launched
+BATCH_ON_GPU = 256  # with fewer, launching kernels takes longer than running them
 
-_on_gpu = threading.Lock()  # how a GPU computes is set for the whole program: one thread at a time
-
-
-class Store(Protocol):
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]: ...
-    def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None: ...
+_on_gpu = threading.Lock()  # a GPU's precision is set for the whole program: one thread at a time
 
 
 def extract(
@@ -48,16 +42,16 @@ def extract(
     progress: Progress | None = None,
     on_error: OnError | None = None,
 ) -> NDArray[np.float32]:
-    """Features of all pictures, shape (pictures, features); zeros where there is no picture.
+    """Features of all pictures, shape (pictures, features); zeros for missing pictures.
 
-    A picture that cannot be read is an error, unless `on_error` takes it: then its features are zeros. On a CPU with oneDNN
+    A picture that cannot be read is an error, unless `on_error` is given: then its features are zeros. On a CPU with oneDNN
     the features of a picture do not depend on batches or threads (see `efficientnet.Encoder`), so training, indexing and
-    encoding share one cache. A GPU's features, which go into the same cache, differ in the last digits.
+    encoding share one cache. Those of a GPU, which go into the same cache, differ in the last digits.
     """
     store = FeatureStore(network, weights)
-    keys = _content_hashes(column, on_error)
+    keys = content_hashes(column, on_error)
     known = store.get([key for key in keys if key is not None])
-    missing: dict[bytes, int] = {}  # one row for each content: copies are computed once
+    missing: dict[bytes, int] = {}  # one row per content: copies are computed once
     for row, key in enumerate(keys):
         if key is not None and key not in known:
             missing.setdefault(key, row)
@@ -81,7 +75,7 @@ def _compute(
     network: str,
     weights: Path | None,
     device: str,
-    store: Store,
+    store: VectorStore,
     progress: Progress | None,
     on_error: OnError | None,
 ) -> dict[bytes, NDArray[np.float32]]:
@@ -103,12 +97,12 @@ def _compute(
 
 
 def batch_on(target: torch.device) -> int:
-    """Pictures that go through a network at once."""
+    """The number of pictures that go through a network at once."""
     return BATCH_ON_GPU if target.type == "cuda" else BATCH
 
 
 def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Module:
-    """The image network as `run` takes it: pre-trained, at rest, on the device."""
+    """The image network for `run`: pre-trained, in evaluation mode, on the device."""
     backbone, _ = networks.backbone(network, weights=weights)
     if isinstance(backbone, efficientnet.EfficientNetLite0):
         if target.type == "cpu":
@@ -120,41 +114,41 @@ def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Modul
 def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) -> NDArray[np.float32]:
     """Features of decoded pictures (n, height, width, 3), uint8.
 
-    On a CPU each core takes a few of them at a time. All of it is float32: bfloat16 is faster where the CPU has it, but
-    then codes would depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py). Nor is it tf32 on a GPU.
+    On a CPU each core takes a few of them at a time. Everything is float32: bfloat16 is faster on CPUs that support it, but
+    codes would then depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py). Nor is tf32 used on a GPU.
     """
 
     @torch.inference_mode()
-    def one(part: NDArray[np.uint8]) -> NDArray[np.float32]:
-        turn = _on_gpu if target.type == "cuda" else contextlib.nullcontext()
-        with turn, devices.current(target), devices.arithmetic("float32", target, tried=False):
-            return np.asarray(backbone(to_batch(part, target)).float().cpu().numpy(), np.float32)
+    def outputs(block: NDArray[np.uint8]) -> NDArray[np.float32]:
+        lock = _on_gpu if target.type == "cuda" else contextlib.nullcontext()
+        with lock, devices.current(target), devices.arithmetic("float32", target, tried=False):
+            return np.asarray(backbone(to_batch(block, target)).float().cpu().numpy(), np.float32)
 
     if not isinstance(backbone, efficientnet.Encoder) or len(pixels) < 2:
-        return one(pixels)
+        return outputs(pixels)
     threads = torch.get_num_threads()
     size = min(backbone.BATCH, -(-len(pixels) // threads))
-    parts = [pixels[start : start + size] for start in range(0, len(pixels), size)]
+    blocks = [pixels[start : start + size] for start in range(0, len(pixels), size)]
     if threads == 1:
-        return np.concatenate([one(part) for part in parts])
+        return np.concatenate([outputs(block) for block in blocks])
     try:
         with ThreadPoolExecutor(threads, "dcmh-network", initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return np.concatenate(list(pool.map(one, parts)))
+            return np.concatenate(list(pool.map(outputs, blocks)))
     finally:
-        torch.set_num_threads(threads)  # what a thread sets for itself holds for threads begun later, too
+        torch.set_num_threads(threads)  # a thread's own setting also applies to threads started later
 
 
 @torch.inference_mode()
 def outputs_of(
     network: nn.Module, values: Images | NDArray[np.float32], bits: int, target: torch.device
 ) -> NDArray[np.float32]:
-    """What a hash network at rest makes of pictures or vectors (n, width): (n, bits); zeros where there is no picture."""
+    """Outputs (n, bits) of a hash network in evaluation mode for pictures or vectors (n, width); zeros for missing pictures."""
     outputs = np.zeros((len(values), bits), np.float32)
     if isinstance(values, Images):
         assert isinstance(network, PixelNetwork)
         rows = np.flatnonzero(values.observed).tolist()
-        for some, pixels in decoded_batches(values, rows, batch=batch_on(target)):
-            outputs[some] = _of_pixels(network, pixels, target).cpu().numpy()
+        for numbers, pixels in decoded_batches(values, rows, batch=batch_on(target)):
+            outputs[numbers] = _of_pixels(network, pixels, target).cpu().numpy()
     else:
         for start in range(0, len(values), 2048):
             vectors = torch.from_numpy(values[start : start + 2048]).to(target)
@@ -163,7 +157,7 @@ def outputs_of(
 
 
 def _of_pixels(network: PixelNetwork, pixels: NDArray[np.uint8], target: torch.device) -> Tensor:
-    """Outputs (n, bits) of decoded pictures; on a CPU by the fast encoder, if it is for this network."""
+    """Outputs (n, bits) of decoded pictures; on a CPU with the fast encoder, if the network supports it."""
     if not takes_encoder(network, target):
         return network(to_batch(pixels, target))  # type: ignore[no-any-return]
     if not network.encoder:
@@ -172,23 +166,28 @@ def _of_pixels(network: PixelNetwork, pixels: NDArray[np.uint8], target: torch.d
 
 
 def takes_encoder(network: PixelNetwork, target: torch.device) -> bool:
-    """Whether the fast form of its image network can do the work: EfficientNet-Lite0, in float32 on a CPU."""
+    """Whether the fast encoder can run its image network: EfficientNet-Lite0, in float32 on a CPU."""
     single = next(network.backbone.parameters()).dtype == torch.float32 and not network.reduced
     return single and target.type == "cpu" and isinstance(network.backbone, efficientnet.EfficientNetLite0)
 
 
 def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:
-    """Pictures (n, height, width, 3), uint8, as the float batch (n, 3, height, width), channels last, that networks take."""
+    """Pictures (n, height, width, 3), uint8, as the input of networks: float (n, 3, height, width), channels last."""
     batch = torch.as_tensor(pixels).to(target, non_blocking=True).permute(0, 3, 1, 2)
     return batch.to(torch.float32, memory_format=torch.channels_last)
 
 
-def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | None]:
-    def one(row: int) -> bytes | None:
+def content_hashes(column: Images, on_error: OnError | None = None) -> list[bytes | None]:
+    """The hash of each picture's content, None if missing.
+
+    A picture that cannot be read is an error, unless `on_error` is given: then its hash is None.
+    """
+
+    def content_hash(row: int) -> bytes | None:
         try:
             source = column.source(row)
             if isinstance(source, Path):
-                with contextlib.suppress(OSError):  # said by `content_hash`
+                with contextlib.suppress(OSError):  # raised by `images.content_hash` below
                     status = source.stat()
                     state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
                     return _file_hash(source, state)
@@ -200,29 +199,29 @@ def _content_hashes(column: Images, on_error: OnError | None) -> list[bytes | No
             return None
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(one, range(len(column))))
+        return list(pool.map(content_hash, range(len(column))))
 
 
 @functools.lru_cache(maxsize=1 << 18)
 def _file_hash(path: Path, state: tuple[int, ...]) -> bytes:
-    """The content's hash, read once for a file that stays as it is: training and evaluating ask for it several times."""
+    """The hash of a file's content, computed once for an unchanged file: training and evaluation need it several times."""
     return images.content_hash(path)
 
 
 class FeatureStore(VectorStore):
-    """Content hash to features, one file for each network and its weights."""
+    """The cache from content hash to features, one file for each network and its weights."""
 
     def __init__(self, network: str, weights: Path | None = None) -> None:
         super().__init__("features", f"{network}-{_digests(network, weights)[0]}")
 
 
 def weights_digest(network: str, weights: Path | None) -> str:
-    """A hash of the weights file, by which a model knows the network that it learned with."""
+    """A hash of the weights file, by which a model identifies the network that it was trained with."""
     return _digests(network, weights)[1]
 
 
 def _digests(network: str, weights: Path | None) -> tuple[str, str]:
-    """A short hash of the weights file, so that other weights never meet cached features; and a long one."""
+    """A short hash of the weights file, for the name of the cache, and a long one."""
     path = efficientnet.imagenet_weights() if weights is None and network == "efficientnet-lite0" else weights
     if path is None:
         raise ParameterError(f"{network} needs its ImageNet weights. Give their file with --weights.")

@@ -1,4 +1,4 @@
-"""Pictures to pixels: decode, orient, resize and crop one image, and say why one cannot be read."""
+"""Pictures to pixels: decoding, orienting, resizing and cropping, with the reason if a picture cannot be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dcmh.errors import ImageError, ParameterError
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow knows more, some of which run programs
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow reads more, some of which run programs
 MAX_MEGAPIXELS = 100
 
 Source = str | Path | bytes | NDArray[np.uint8]
@@ -36,18 +36,20 @@ _TURNS = {
 
 
 class Pictures(Protocol):
-    """What `unreadable` needs of a column of images: its length, and the source of each row."""
+    """The part of a column of images that `unreadable` uses."""
 
     def __len__(self) -> int: ...
 
-    def source(self, row: int) -> Source | None: ...
+    def source(self, row: int) -> Source | None:
+        """One picture; None if missing."""
+        ...
 
 
 def decode(source: Source, size: int) -> NDArray[np.uint8]:
-    """Pixels of one picture, shape (size, size, 3), RGB.
+    """The pixels of one picture, shape (size, size, 3), RGB.
 
-    The picture is turned as its EXIF data says, transparency is laid on white, the shorter side becomes `size`
-    (bicubic, antialiased) and the middle is kept. A picture of size x size pixels comes back unchanged.
+    The picture is oriented by its EXIF data, transparency becomes white, the shorter side is resized to `size` (bicubic,
+    antialiased) and the centre is cropped. A picture of size x size pixels is returned unchanged.
 
     Parameters
     ----------
@@ -59,19 +61,19 @@ def decode(source: Source, size: int) -> NDArray[np.uint8]:
         if source.shape == (size, size, 3) and source.dtype == np.uint8:
             return source.copy()
         return _fit(_to_rgb(_from_array(source)), size)
-    with _turned(source, size) as picture:
+    with _oriented(source, size) as picture:
         return _fit(_to_rgb(picture), size)
 
 
 def thumbnail(source: Source, size: int) -> bytes:
-    """A JPEG file of the whole picture, at most size x size pixels; turned, and laid on white, as in `decode`.
+    """A JPEG file of the whole picture, at most size x size pixels; oriented and on white, as in `decode`.
 
-    Nothing of what else the file holds, such as where a photo was taken, gets into it.
+    It contains no metadata, such as where a photo was taken.
     """
     if isinstance(source, np.ndarray):
         return _jpeg(_to_rgb(_from_array(source)), size)
-    with _turned(source, size) as picture:
-        if picture.mode in ("RGB", "RGBA", "L"):  # others lose their meaning when they are resampled
+    with _oriented(source, size) as picture:
+        if picture.mode in ("RGB", "RGBA", "L"):  # values of other modes cannot be averaged
             picture.thumbnail((2 * size, 2 * size), Image.Resampling.BOX)
         return _jpeg(_to_rgb(picture), size)
 
@@ -97,7 +99,7 @@ def content_hash(source: Source) -> bytes:
 def unreadable(
     images: Pictures, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[tuple[int, str]]:
-    """Decode every picture once; the rows that fail, each with its reason. Missing pictures are no failures.
+    """Decode every picture once; returns the rows that fail, each with its reason. Missing pictures are not failures.
 
     Parameters
     ----------
@@ -124,14 +126,14 @@ def unreadable(
 
 
 @contextlib.contextmanager
-def _turned(source: str | Path | bytes, size: int) -> Iterator[Image.Image]:
-    """The picture of a file, upright; what goes wrong with it within the block is an ImageError."""
+def _oriented(source: str | Path | bytes, size: int) -> Iterator[Image.Image]:
+    """The picture of a file, upright; errors within the block become an ImageError."""
     try:
         with _open(source) as picture:
-            # JPEG can be decoded at 1/2, 1/4 or 1/8: at twice the size wanted the result looks the same.
+            # JPEG can be decoded at 1/2, 1/4 or 1/8: from twice the final size the result looks the same.
             picture.draft(None, (2 * size, 2 * size))
             picture.load()
-            yield _turn(picture)
+            yield _orient(picture)
     except ImageError:
         raise
     except Exception as error:  # Pillow raises almost anything on damaged files
@@ -144,10 +146,10 @@ def _open(source: str | Path | bytes) -> Image.Image:
     try:
         picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        # Pillow refuses far larger pictures by itself; only its message has the number of pixels.
-        said = re.search(r"\d+", str(error))
-        pixels = int(said.group()) if said else 2 * MAX_MEGAPIXELS * 10**6
-        if pixels <= MAX_MEGAPIXELS * 10**6:  # only where warnings are errors
+        # Pillow itself refuses much larger pictures; the number of pixels is only in its message.
+        number = re.search(r"\d+", str(error))
+        pixels = int(number.group()) if number else 2 * MAX_MEGAPIXELS * 10**6
+        if pixels <= MAX_MEGAPIXELS * 10**6:  # only if warnings are errors
             raise
         raise ImageError(_too_large(pixels)) from error
     if picture.width * picture.height > MAX_MEGAPIXELS * 10**6:
@@ -173,10 +175,10 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
     return Image.fromarray(array)
 
 
-def _turn(picture: Image.Image) -> Image.Image:
+def _orient(picture: Image.Image) -> Image.Image:
     try:
         orientation = picture.getexif().get(_ORIENTATION_TAG)
-    except Exception:  # damaged EXIF data does not spoil the pixels
+    except Exception:  # the pixels may be good although the EXIF data is damaged
         return picture
     return picture.transpose(_TURNS[orientation]) if orientation in _TURNS else picture
 
@@ -192,7 +194,7 @@ def _to_rgb(picture: Image.Image) -> Image.Image:
 
 
 def _deep_to_8_bits(picture: Image.Image) -> Image.Image:
-    """Grey values of 16 or 32 bits, or real ones, as 8 bits."""
+    """Grey values of 16 or 32 bits, or floats, as 8 bits."""
     values = np.nan_to_num(np.asarray(picture).astype(np.float64))
     top = values.max(initial=0)
     if picture.mode.startswith("I;16") or top > 255:
@@ -205,14 +207,14 @@ def _deep_to_8_bits(picture: Image.Image) -> Image.Image:
 def _fit(picture: Image.Image, size: int) -> NDArray[np.uint8]:
     side = min(picture.size)
     left, top = (picture.width - side) / 2, (picture.height - side) / 2
-    # Resampling only the middle square equals resizing everything and then cropping, without the rounding.
+    # Resampling only the central square equals resizing everything and then cropping, without the rounding.
     square = picture.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
     return np.array(square, np.uint8)
 
 
 def _jpeg(picture: Image.Image, size: int) -> bytes:
     picture = picture.copy()
-    picture.info.clear()  # or a comment would be kept
+    picture.info.clear()  # otherwise a comment would be kept
     picture.thumbnail((size, size), Image.Resampling.BICUBIC)
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=85, optimize=True)
@@ -226,13 +228,13 @@ def _reason(error: Exception, source: str | Path | bytes) -> str:
         case IsADirectoryError():
             return "is a folder"
         case PermissionError():
-            return "may not be read"
+            return "permission denied"
         case UnidentifiedImageError():
             return "is a folder" if not isinstance(source, bytes) and Path(source).is_dir() else "not an image"
     if "truncated" in str(error).lower():
-        return f"truncated after {_spell_bytes(_byte_count(source))}"
+        return f"truncated after {_format_bytes(_byte_count(source))}"
     return f"damaged ({str(error) or type(error).__name__})"
 
 
-def _spell_bytes(count: int) -> str:
+def _format_bytes(count: int) -> str:
     return f"{count} bytes" if count < 1000 else f"{count / 1000:,.0f} kB"

@@ -1,6 +1,6 @@
-"""Views: how a method looks at a column. Pictures become features or pixels, texts bags of words and sentence vectors.
+"""Views: how a method sees a column. Pictures become features or pixels, texts bags of words and sentence vectors.
 
-A view is fitted on the training items and kept in the model folder: queries are seen as the training items were.
+A view is fitted on the training items and saved in the model folder, so that queries are treated like training items.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from dcmh.util.text import BagOfWords
 
 
 class WordView:
-    """Texts as bags of the words of the training texts, beside the vector of a sentence encoder if there is one.
+    """Texts as bags of words, followed by the vector of a sentence encoder if there is one.
 
-    Shape (items, words + width of the encoder). A word that the bag lacks still has a part in the sentence's vector.
+    Shape (items, words + width of the encoder). A word that is not in the vocabulary still contributes to the sentence
+    vector.
     """
 
     kind: ClassVar[Kind] = "text"
 
     def __init__(self, bag: BagOfWords | None = None, *, encoder: str | Mapping[str, Any] | None = None) -> None:
         self.bag = BagOfWords() if bag is None else bag
-        self._encoder = encoder  # a name, or what a model folder recorded
+        self._encoder = encoder  # a name, or the record of a model folder
 
     @property
     def encoder(self) -> SentenceEncoder | None:
@@ -43,13 +44,16 @@ class WordView:
         return sentences.from_record(self._encoder)
 
     def fit(self, column: Column) -> Self:
+        """Learn from the training items."""
         values = [value for value in _texts(column).values if value is not None]
         try:
             self.bag.fit(values)
         except DataError:
             if self._encoder is None:
                 raise
-            self.bag = BagOfWords(min_count=1).fit(values)  # too few texts to share words: sentences tell them apart
+            self.bag = BagOfWords(min_count=1).fit(
+                values
+            )  # too few texts share words: sentence vectors distinguish them
         return self
 
     def __call__(self, column: Column) -> NDArray[np.float32]:
@@ -60,10 +64,12 @@ class WordView:
 
     @property
     def width(self) -> int:
+        """The number of values per item."""
         encoder = self.encoder
         return len(self.bag) + (0 if encoder is None else encoder.width)
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        """Write its files to a model folder; returns the record for `load`."""
         file = folder / f"{modality}.vocabulary.txt"
         self.bag.save(file)
         record = {"kind": self.kind, "view": "words", "words": len(self.bag), "digest": _digest(file)}
@@ -72,6 +78,7 @@ class WordView:
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        """Undo `save`."""
         file = folder / f"{modality}.vocabulary.txt"
         bag = BagOfWords.load(file)
         if record.get("digest", _digest(file)) != _digest(file):
@@ -86,15 +93,17 @@ class SentenceView(WordView):
         super().__init__(BagOfWords.of([]) if bag is None else bag, encoder=encoder or sentences.DEFAULT)
 
     def fit(self, column: Column) -> Self:
+        """Learn from the training items."""
         _texts(column)
         return self
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        """Write its files to a model folder; returns the record for `load`."""
         return super().save(folder, modality) | {"view": "sentences"}
 
 
 def sentence_vectors(encoder: SentenceEncoder, texts: Sequence[str | None]) -> NDArray[np.float32]:
-    """The vectors of some texts (n, width); zeros where there is none."""
+    """The vectors of texts (n, width); zeros for missing texts."""
     vectors = np.zeros((len(texts), encoder.width), np.float32)
     rows = [row for row, text in enumerate(texts) if text]
     if rows:
@@ -103,7 +112,7 @@ def sentence_vectors(encoder: SentenceEncoder, texts: Sequence[str | None]) -> N
 
 
 class VectorView:
-    """Feature vectors as they are, shape (items, features); queries must have as many features as training had."""
+    """Feature vectors unchanged, shape (items, features); queries must have as many features as the training items."""
 
     kind: ClassVar[Kind] = "vector"
 
@@ -111,6 +120,7 @@ class VectorView:
         self.width = width
 
     def fit(self, column: Column) -> Self:
+        """Learn from the training items."""
         self.width = _vectors(column).values.shape[1]
         return self
 
@@ -124,17 +134,19 @@ class VectorView:
         return np.where(column.observed[:, None], values, 0).astype(np.float32)
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        """Write its files to a model folder; returns the record for `load`."""
         return {"kind": self.kind, "view": "vectors", "width": self.width}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        """Undo `save`."""
         return cls(int(record["width"]))
 
 
 class FeatureView:
-    """Pictures as features of a frozen image network, shape (items, features); computed once and cached.
+    """Pictures as features of a frozen image network, shape (items, features), which are cached.
 
-    A model keeps the digest of the network's weights, not the weights: other weights are refused.
+    A model records the digest of the network's weights, not the weights; other weights are an error.
     """
 
     kind: ClassVar[Kind] = "image"
@@ -155,13 +167,14 @@ class FeatureView:
 
     @property
     def weights(self) -> Path | None:
-        """The file of the weights; after loading a model, looked for and compared with its digest when first used."""
+        """The file of the weights; of a loaded model, found and compared with its digest on first use."""
         if not self._verified:
             self._weights = _find_weights(self.network, self._weights, self.digest)
             self._verified = True
         return self._weights
 
     def fit(self, column: Column) -> Self:
+        """Learn from the training items."""
         from dcmh.inputs import features
 
         self.digest = features.weights_digest(self.network, self.weights)
@@ -174,12 +187,13 @@ class FeatureView:
 
     @property
     def width(self) -> int:
+        """The number of values per item."""
         from dcmh import networks
 
         return networks.features_of(self.network)
 
     def classifier(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-        """The network's own ImageNet classifier over these features, weight (features, classes) and bias, if it has one."""
+        """The network's ImageNet classifier on these features, weight (features, classes) and bias; None if it has none."""
         if self.network != "efficientnet-lite0":
             return None
         from dcmh.networks import efficientnet
@@ -188,60 +202,65 @@ class FeatureView:
         return weight.numpy(), bias.numpy()
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        """Write its files to a model folder; returns the record for `load`."""
         weights = None if self._weights is None else str(Path(self._weights).resolve())
         record = {"kind": self.kind, "view": "features", "network": self.network, "weights": weights}
         return record | {"weights_digest": self.digest}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        """Undo `save`."""
         weights = record.get("weights")
         path = None if weights is None else Path(weights)
         return cls(record["network"], weights=path, digest=record.get("weights_digest"))
 
 
 def _find_weights(network: str, path: Path | None, digest: str | None) -> Path | None:
-    """The weights with this digest: at the place where they were, or of the same name in the dcmh home folder."""
+    """The weights with this digest: at their recorded path, or under the same name in the dcmh home folder."""
     from dcmh.inputs import features
 
     if path is None:
         if features.weights_digest(network, None) != digest:
             raise ModelMismatch(
-                f"The model learned with other weights of {network} than the installed ones ({digest}). "
+                f"The model was trained with other weights of {network} than the installed ones ({digest}). "
                 "Install the version it was trained with, or train again."
             )
         return None
-    places = [place for place in (path, home() / path.name) if place.is_file()]
-    if not places:
+    candidates = [file for file in (path, home() / path.name) if file.is_file()]
+    if not candidates:
         raise ModelError(
-            f"The model needs the {network} weights it learned with, {path}, and they are not there. "
+            f"The {network} weights that the model was trained with, {path}, do not exist. "
             f"Put the file back, or into {home()}."
         )
-    for place in places:
-        if features.weights_digest(network, place) == digest:
-            return place
+    for file in candidates:
+        if features.weights_digest(network, file) == digest:
+            return file
     raise ModelMismatch(
-        f"{places[0]} is not the file of {network} weights that the model learned with (digest {digest}). "
+        f"{candidates[0]} is not the file of {network} weights that the model was trained with (digest {digest}). "
         f"Put that one back, or into {home()}; or train again."
     )
 
 
 class PixelView:
-    """Pictures as pixels, decoded batch by batch by whoever trains or encodes: calling it gives the column back."""
+    """Pictures as pixels: calling it returns the column, which training and encoding decode batch by batch."""
 
     kind: ClassVar[Kind] = "image"
     width = 0
 
     def fit(self, column: Column) -> Self:
+        """Learn from the training items."""
         return self
 
     def __call__(self, column: Column) -> Images:
         return _images(column)
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
+        """Write its files to a model folder; returns the record for `load`."""
         return {"kind": self.kind, "view": "pixels"}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
+        """Undo `save`."""
         return cls()
 
 
@@ -272,8 +291,8 @@ def as_column(values: Any, kind: Kind, modality: str) -> Column:
     elif kind == "text":
         column = Texts([values] if isinstance(values, str) else list(values))
     elif kind == "image":
-        one = isinstance(values, str | Path) or (isinstance(values, np.ndarray) and values.ndim == 3)
-        column = Images([values] if one else list(values))
+        single = isinstance(values, str | Path) or (isinstance(values, np.ndarray) and values.ndim == 3)
+        column = Images([values] if single else list(values))
     else:
         column = Vectors(np.atleast_2d(np.asarray(values)))
     if column.kind != kind:

@@ -22,7 +22,7 @@ from dcmh.util.arrays import map_arrays
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
-    from dcmh.inputs.decoding import Begun
+    from dcmh.inputs.decoding import PendingBatch
     from dcmh.methods.base import Hasher
 
 Packed = NDArray[np.uint8]
@@ -150,7 +150,7 @@ class Prepared:
         self.contents = contents
         self.known: dict[bytes, NDArray[np.float32]] = {}
         self.missing: list[int] = []  # positions in contents of the pictures that are decoded
-        self.begun: Begun | None = None
+        self.begun: PendingBatch | None = None
 
     def decoded(self) -> tuple[NDArray[np.uint8], dict[int, str]]:
         """The pixels of the missing pictures that can be read, in order; and the reasons for the others, by position."""
@@ -209,12 +209,12 @@ class PictureEncoder:
             prepared.known = self._store.get(contents)
         prepared.missing = [row for row, content in enumerate(contents) if content not in prepared.known]
         if prepared.missing:
-            prepared.begun = self._decoder.begin(column, [rows[row] for row in prepared.missing])
+            prepared.begun = self._decoder.submit(column, [rows[row] for row in prepared.missing])
         return prepared
 
     def rest(self) -> None:
         """End the worker processes, until they are needed again."""
-        self._decoder.rest()
+        self._decoder.stop_workers()
 
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
         """For each picture its packed code, or why it cannot be read."""

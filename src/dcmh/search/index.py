@@ -17,7 +17,7 @@ from dcmh import stores
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ParameterError, QueryError
-from dcmh.index.arguments import as_id
+from dcmh.index.protocol import as_id
 from dcmh.methods import starter
 from dcmh.search import calibration, rank
 from dcmh.search import query as queries

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from dcmh.errors import ImageError
 from dcmh.inputs.images import content_hash
 from dcmh.search.encode import BATCH, Encoders, PictureEncoder, Prepared, encode_texts
 from dcmh.util.atomic import whole_file
+from dcmh.util.locks import locked
 
 LEAST = 32 * BATCH  # rows in a shard: whole batches, also of those that a GPU takes
 MOST_SHARDS = 20_000
@@ -186,20 +186,8 @@ class Shards:
     @contextlib.contextmanager
     def _claim(self, shard: int) -> Iterator[bool]:
         """Lock a shard for the block; gives False if another process has it."""
-        with open(self.folder / f"{self._name}-{shard:05}.lock", "w") as lock:
-            yield _locked(lock)
-
-
-def _locked(lock: IO[str]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows: one process encodes there
-        return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        with locked(self.folder / f"{self._name}-{shard:05}.lock") as alone:
+            yield alone
 
 
 def _identity(encoders: Encoders, column: Column, modality: str) -> str:

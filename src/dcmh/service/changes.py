@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import hmac
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.state import damaged
 from dcmh.stores.base import UPLOADED, UPLOADS
 from dcmh.util.atomic import whole_file
+from dcmh.util.locks import locked
 
 PATIENCE = 10.0  # seconds to wait for another worker's change
 SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tiff"}
@@ -106,19 +106,7 @@ def _store(file: Path, data: bytes) -> None:
 def _alone(folder: Path) -> Iterator[None]:
     """Within the block no other worker changes the index."""
     (folder / UPLOADS).mkdir(parents=True, exist_ok=True)
-    with open(folder / UPLOADS / ".lock", "w") as lock:
-        try:
-            import fcntl
-        except ImportError:  # Windows: the index itself refuses a second writer
-            yield
-            return
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise BusyError(f"Another process is writing {folder}. Try again.") from None
-                time.sleep(0.02)
+    with locked(folder / UPLOADS / ".lock", wait=PATIENCE) as alone:
+        if not alone:
+            raise BusyError(f"Another process is writing {folder}. Try again.")
         yield

@@ -10,10 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import bytes_of
 from dcmh.errors import DataError
-from dcmh.index import Index
-from dcmh.index.arguments import as_ids, as_words, refuse_missing, refuse_repeated
-from dcmh.index.results import Results
-from dcmh.index.table import packed_of
+from dcmh.index.protocol import Index, Results, as_ids, refuse_missing, refuse_repeated
+from dcmh.index.table import as_words, packed_of
 
 Packed = NDArray[np.uint8]
 Found = list[tuple[int, int]]  # (id, distance), nearest first

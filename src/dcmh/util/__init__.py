@@ -1,1 +1,1 @@
-"""Helpers that know nothing of hashing; each module is named for its job."""
+"""Helpers that are independent of hashing; each module is named for its job."""

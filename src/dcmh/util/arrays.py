@@ -1,4 +1,4 @@
-"""Named arrays in a safetensors file, memory-mapped: a page is read when it is used."""
+"""Memory-mapped arrays of safetensors files, without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "U8": np.uint
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a safetensors file, memory-mapped: pages are read when they are used."""
+    """The arrays of a safetensors file by name, memory-mapped: pages are read when they are used."""
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:

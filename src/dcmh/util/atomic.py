@@ -1,4 +1,4 @@
-"""Writing so that readers see the old file or the new one, never half of it; and paths that can be written down."""
+"""Atomic writes: readers see either the old file or folder or the new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dcmh.errors import DataError
 
 @contextlib.contextmanager
 def whole_file(path: Path | str) -> Iterator[Path]:
-    """Give a draft path beside `path`; it takes the place of `path` when the block ends well, and vanishes otherwise."""
+    """Give a temporary path beside `path`, which replaces `path` if the block succeeds and is removed otherwise."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -31,21 +31,21 @@ def whole_file(path: Path | str) -> Iterator[Path]:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write a whole UTF-8 file or nothing."""
+    """Write a UTF-8 file atomically."""
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextlib.contextmanager
 def whole_folder(path: Path | str) -> Iterator[Path]:
-    """Give an empty draft folder; it takes the place of `path` when the block ends well, and vanishes otherwise."""
+    """Give an empty temporary folder, which replaces `path` if the block succeeds and is removed otherwise."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
     try:
         yield draft
         draft.chmod(0o755)
-        for file in draft.iterdir():  # some libraries write files that only their owner may read
+        for file in draft.iterdir():  # some libraries write files that only their owner can read
             file.chmod(0o755 if file.is_dir() else 0o644)
         if path.exists():
             _replace_folder(draft, path)
@@ -56,7 +56,7 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
 
 
 def _replace_folder(draft: Path, path: Path) -> None:
-    """Put a folder in the place of another, which comes back where that fails."""
+    """Replace a folder by another; if that fails, the old one is restored."""
     old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".old"))
     was = old / "was"
     try:
@@ -71,12 +71,12 @@ def _replace_folder(draft: Path, path: Path) -> None:
 
 
 def check_spelling(path: Path | str) -> None:
-    """Refuse a path that is not UTF-8, before the work: no JSON file and no database could name it."""
-    for whole in (os.path.abspath(path), os.path.realpath(path)):
+    """Raise a DataError for a path that is not UTF-8, which neither JSON nor a database can store."""
+    for resolved in (os.path.abspath(path), os.path.realpath(path)):
         try:
-            whole.encode()
+            resolved.encode()
         except UnicodeEncodeError:
-            shown = whole.encode(errors="replace").decode()
+            shown = resolved.encode(errors="replace").decode()
             raise DataError(
-                f"The path {shown} is not UTF-8, so it cannot be noted. Rename that folder or file."
+                f"The path {shown} is not UTF-8, so it cannot be stored. Rename that folder or file."
             ) from None

@@ -1,4 +1,4 @@
-"""The cache folder, and the vectors kept in it under the hash of what they were computed from."""
+"""The cache folder, and vectors cached in it under the hash of what they were computed from."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ def home() -> Path:
 
 
 class VectorStore:
-    """Hash to float32 vector, in one SQLite file KIND/NAME.sqlite of the cache folder."""
+    """A cache from hash to float32 vector, in the SQLite file KIND/NAME.sqlite of the cache folder."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.path = home() / kind / f"{name}.sqlite"
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        """The vectors of those of the keys that are cached."""
         if not self.path.exists():
             return {}
-        found: dict[bytes, NDArray[np.float32]] = {}
+        vectors: dict[bytes, NDArray[np.float32]] = {}
         with self._opened() as database:
             for start in range(0, len(keys), 500):
-                part = keys[start : start + 500]
-                marks = ",".join("?" * len(part))
-                rows = database.execute(f"SELECT hash, value FROM features WHERE hash IN ({marks})", part)
-                found.update((key, np.frombuffer(value, np.float32)) for key, value in rows)
-        return found
+                some = keys[start : start + 500]
+                marks = ",".join("?" * len(some))
+                rows = database.execute(f"SELECT hash, value FROM features WHERE hash IN ({marks})", some)
+                vectors.update((key, np.frombuffer(value, np.float32)) for key, value in rows)
+        return vectors
 
     def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None:
+        """Add vectors; a key that is already cached keeps its vector."""
         with self._opened() as database, database:
             database.executemany(
                 "INSERT OR IGNORE INTO features VALUES (?, ?)",

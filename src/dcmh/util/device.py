@@ -1,4 +1,4 @@
-"""Which device trains and encodes, and how precisely: `auto` takes a GPU when there is one."""
+"""The device that trains and encodes, and its precision: `auto` takes a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRECISIONS = ("auto", "bfloat16", "tf32", "float32", "float64")
 
 
 def resolve(name: str = "auto") -> torch.device:
-    """The torch device for auto, cpu, cuda, cuda:1 or mps; the environment variable DCMH_DEVICE stands for auto."""
+    """The torch device for auto, cpu, cuda, cuda:1 or mps; for auto, DCMH_DEVICE is used if it is set."""
     if name == "auto":
         name = os.environ.get("DCMH_DEVICE", "auto")
     if name == "auto":
@@ -35,30 +35,31 @@ def resolve(name: str = "auto") -> torch.device:
 
 
 def precision(name: str, device: torch.device) -> str:
-    """What `auto` means: bfloat16 in image networks and tf32 in products on a GPU, float32 on a CPU."""
+    """The precision that a name stands for; auto is bfloat16 on a GPU (tf32 outside of image networks), float32 on a CPU."""
     return name if name != "auto" else "bfloat16" if device.type == "cuda" else "float32"
 
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether Triton is there and can be loaded. PyTorch for CPUs, and for some systems, comes without it."""
+    """Whether Triton is installed and can be imported. PyTorch for CPUs and for some systems comes without it."""
     try:
         import triton  # noqa: F401
-    except Exception:  # one that does not fit the machine fails in many ways
+    except Exception:  # an incompatible installation fails in many ways
         return False
     return True
 
 
 def current(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Within the block this GPU is the one that kernels are started on; nothing for other devices."""
+    """A context in which kernels are launched on this GPU; does nothing for other devices."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def arithmetic(name: str, device: torch.device, *, tried: bool = True) -> Iterator[None]:
-    """Set how a GPU multiplies float32 numbers, and whether cuDNN chooses its kernels by trying them; undone at the end.
+    """A context that sets how a GPU multiplies float32 numbers, and whether cuDNN chooses its kernels by benchmarking.
 
-    Trying pays for a few large convolutions. For EfficientNet's 49 small ones it takes half a minute and gains nothing.
+    Benchmarking pays for a few large convolutions. For EfficientNet's 49 small ones it takes half a minute and gains
+    nothing.
     """
     if device.type != "cuda":
         yield

@@ -1,4 +1,4 @@
-"""Words to vectors and back: a bag of known words, without scikit-learn."""
+"""Texts to words and to bags of words, without scikit-learn."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in order, lower-case; words of one letter do not count."""
+    """The words of a text in order, lower-case, without words of one letter."""
     return _WORD.findall(text.lower())
 
 
 def mended(text: str) -> str:
-    """The text, fit to be written: half a character, as JSON's "\\ud83d", is joined with its other half or becomes U+FFFD."""
+    """The text as valid Unicode: surrogates, as in JSON's "\\ud83d", are joined with their other half or become U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -62,14 +62,12 @@ def mended(text: str) -> str:
 
 
 def index_words(text: str) -> list[str]:
-    """The words under which a text is found, each once, in order: lower-case, without accents, English plurals as singular.
+    """The words under which a text is indexed, each once, in order: lower-case, without accents, English plurals as singular.
 
-    Chinese and Japanese, which write no spaces, are found by each character. Stop words do not count, unless there is nothing
-    else.
+    Chinese and Japanese, which have no spaces, are indexed by character. Stop words are left out unless there is nothing else.
     """
     plain = _ACCENT.sub("", unicodedata.normalize("NFKD", mended(text).casefold()).translate(_STOPS))
-    found = [_stem(word) for word in _PART.findall(unicodedata.normalize("NFC", plain))]
-    words = list(dict.fromkeys(found))
+    words = list(dict.fromkeys(_stem(word) for word in _PART.findall(unicodedata.normalize("NFC", plain))))
     return [word for word in words if word not in STOP_WORDS and (len(word) > 1 or word > "z")] or words
 
 
@@ -92,7 +90,7 @@ _IRREGULAR = {
 
 
 def _stem(word: str) -> str:
-    """As `singular`, and better with plurals in -es; vocabularies of older models rest on the other one."""
+    """Like `singular`, but better with plurals in -es; existing vocabularies depend on `singular` as it is."""
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     if len(word) > 4 and word.endswith(("ches", "shes", "sses", "xes", "zes")):
@@ -102,7 +100,7 @@ def _stem(word: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def singular(word: str) -> str:
-    """An English plural's singular by its ending, roughly: dogs is dog, berries is berry, but grass stays grass."""
+    """The singular of an English plural, judged by its ending: dogs is dog, berries is berry, but grass stays grass."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
     if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
@@ -111,12 +109,12 @@ def singular(word: str) -> str:
 
 
 class BagOfWords:
-    """A vocabulary, and the vectors of texts over it.
+    """A vocabulary, and bag-of-words vectors over it.
 
     Parameters
     ----------
     min_count
-        Words in fewer texts than this are left out.
+        Leave out words that occur in fewer texts.
     max_words
         Keep only the most frequent words; None keeps all.
     stop_words
@@ -124,10 +122,10 @@ class BagOfWords:
     binary
         1 for a word that occurs, however often; otherwise its number of occurrences.
     plurals
-        Keep English plurals apart; otherwise "dogs" counts as "dog" (see `singular`).
+        Keep English plurals distinct; otherwise "dogs" counts as "dog" (see `singular`).
 
-    After `fit`: `words_` (most frequent first, equal counts alphabetically), `counts_` (texts that hold each word),
-    `documents_` (texts seen).
+    After `fit`: `words_` (most frequent first, equal counts alphabetically), `counts_` (texts that contain each word),
+    `documents_` (number of texts).
     """
 
     def __init__(
@@ -151,23 +149,23 @@ class BagOfWords:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> BagOfWords:
-        """A vocabulary of given words, in the form that `words_` has; they were counted in no texts."""
+        """A vocabulary of given words, in the form that `words_` has, with counts of 0."""
         bag = cls(min_count=1)
         bag._set([(word, 0) for word in words], 0)
         return bag
 
     def fit(self, texts: Iterable[str | None]) -> Self:
-        """Learn the vocabulary; missing texts (None) do not count."""
-        found: Counter[str] = Counter()
+        """Learn the vocabulary; missing texts (None) are ignored."""
+        occurrences: Counter[str] = Counter()
         documents = 0
         for text in _checked(texts):
             if text is not None:
-                found.update(set(self._words(text)))
+                occurrences.update(set(self._words(text)))
                 documents += 1
-        kept = [(word, count) for word, count in found.items() if count >= self.min_count]
+        kept = [(word, count) for word, count in occurrences.items() if count >= self.min_count]
         kept.sort(key=lambda pair: (-pair[1], pair[0]))
         if not kept:
-            raise DataError(_why_empty(found, documents, self.min_count))
+            raise DataError(_why_empty(occurrences, documents, self.min_count))
         self._set(kept[: self.max_words], documents)
         return self
 
@@ -191,6 +189,7 @@ class BagOfWords:
         return vectors
 
     def fit_transform(self, texts: Iterable[str | None]) -> NDArray[np.float32]:
+        """Learn the vocabulary of the texts and return their vectors."""
         texts = list(_checked(texts))
         return self.fit(texts).transform(texts)
 
@@ -202,7 +201,7 @@ class BagOfWords:
         return used, [word for word in words if word not in used]
 
     def nearest(self, word: str, n: int = 3) -> list[str]:
-        """At most n known words that are spelt much like this one, nearest first."""
+        """At most n words of the vocabulary that are spelt similarly, most similar first."""
         return difflib.get_close_matches(word.lower(), self._known(), n)
 
     def __len__(self) -> int:
@@ -219,12 +218,12 @@ class BagOfWords:
         return word if self.plurals else singular(word)
 
     def _words(self, text: str) -> list[str]:
-        """The words of a text that may be in the vocabulary, in the form they have there."""
+        """The words of a text that may be in the vocabulary, in the form that they have there."""
         stopped = self._stopped
         return [self._form(word) for word in words_of(text) if word not in stopped]
 
     def save(self, path: Path | str) -> None:
-        """Write a readable file: a line of settings, then one word a line with its count."""
+        """Write a text file: a line of settings, then one word per line with its count."""
         self._known()
         settings = {
             "format": FORMAT,
@@ -246,10 +245,10 @@ class BagOfWords:
         try:
             header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
             if not header.startswith(_HEADER):
-                raise ValueError("its first line is no vocabulary header")
+                raise ValueError("its first line is not a vocabulary header")
             settings = json.loads(header.removeprefix(_HEADER))
             if settings.pop("format") != FORMAT:
-                raise ValueError(f"its format is not {FORMAT}, the one this version reads")
+                raise ValueError(f"its format is not {FORMAT}, which this version reads")
             documents = settings.pop("documents")
             bag = cls(**settings)
             pairs = [line.split("\t") for line in lines]
@@ -278,10 +277,10 @@ def _checked(texts: Iterable[str | None]) -> Iterable[str | None]:
     return texts
 
 
-def _why_empty(found: Counter[str], documents: int, min_count: int) -> str:
-    if not found:
-        return f"The {documents:,} texts hold no words to learn from. Check that the text column is the right one."
-    word, count = min(found.items(), key=lambda pair: (-pair[1], pair[0]))
+def _why_empty(occurrences: Counter[str], documents: int, min_count: int) -> str:
+    if not occurrences:
+        return f"The {documents:,} texts contain no words to learn from. Check that the text column is the right one."
+    word, count = min(occurrences.items(), key=lambda pair: (-pair[1], pair[0]))
     return (
         f"No word occurs in {min_count} or more of the {documents:,} texts; the most frequent, '{word}', in {count}. "
         f"Lower min_count, or give more texts."

@@ -1,1 +1,1 @@
-"""The benchmarks by name: where their files come from, how they are checked, how they are read."""
+"""The built-in data sets: where their files come from, how they are checked, and how they are loaded."""

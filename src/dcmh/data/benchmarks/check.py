@@ -1,4 +1,4 @@
-"""Is a benchmark whole: its archives' checksums, its files, their alignment, and the counts the paper gives."""
+"""Whether a benchmark is complete: checksums of its archives, its files, their alignment, and the counts of the paper."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from dcmh.data.benchmarks import fetch, mirflickr, nuswide, official
+from dcmh.data.benchmarks import download, mirflickr, nuswide, sources
 from dcmh.errors import DataError
 
 State = Literal["ok", "missing", "wrong", "optional", "unknown"]
@@ -17,7 +17,7 @@ State = Literal["ok", "missing", "wrong", "optional", "unknown"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `optional` is missing without harm, `unknown` cannot be verified."""
+    """The result of one check. `optional`: missing, but not needed. `unknown`: cannot be verified."""
 
     what: str
     state: State
@@ -25,13 +25,14 @@ class Finding:
 
     @property
     def is_bad(self) -> bool:
+        """Whether the data set cannot be used as it is."""
         return self.state in ("missing", "wrong")
 
 
 def check(name: str, folder: Path) -> list[Finding]:
-    """All findings about a data set in a folder; what cannot be read is a finding, not an error."""
+    """All findings about a data set in a folder. A file that cannot be read is a finding, not an error."""
     if not folder.is_dir():
-        return [Finding("folder", "missing", f"{folder} does not exist. {official.how_to_get(name, folder)}")]
+        return [Finding("folder", "missing", f"{folder} does not exist. {sources.how_to_get(name, folder)}")]
     findings = list(_archives(name, folder))
     try:
         findings += _mirflickr(folder) if name == "mirflickr25k" else _nuswide(name, folder)
@@ -41,14 +42,14 @@ def check(name: str, folder: Path) -> list[Finding]:
 
 
 def _archives(name: str, folder: Path) -> Iterator[Finding]:
-    record = fetch.read_record(folder)
-    for archive in official.SOURCES[name].archives:
+    record = download.read_record(folder)
+    for archive in sources.SOURCES[name].archives:
         path = folder / archive.name
         if not path.is_file():
-            yield Finding(archive.name, "optional", "not here: only its unpacked files can be looked at")
+            yield Finding(archive.name, "optional", "not here: only its unpacked files are checked")
             continue
         try:
-            sha256 = fetch.verify(archive, path, record.get(archive.name))
+            sha256 = download.verify(archive, path, record.get(archive.name))
         except DataError as error:
             yield Finding(archive.name, "wrong", str(error))
             continue
@@ -69,45 +70,46 @@ def _archives(name: str, folder: Path) -> Iterator[Finding]:
 
 def _mirflickr(folder: Path) -> Iterator[Finding]:
     files = mirflickr.find(folder)
-    whole = set(range(1, mirflickr.PHOTOS + 1))
-    yield _numbered("photos", "im{}.jpg", set(files.photos), whole)
-    yield _numbered("tags", "tags{}.txt", set(files.tags), whole)
+    expected = set(range(1, mirflickr.PHOTOS + 1))
+    yield _numbered("photos", "im{}.jpg", set(files.photos), expected)
+    yield _numbered("tags", "tags{}.txt", set(files.tags), expected)
     absent = [f"{label}.txt" for label in mirflickr.LABELS if label not in files.annotations]
     yield Finding("annotations", "missing" if absent else "ok", _missing(len(mirflickr.LABELS), absent))
     if files.words is None:
         yield Finding("words", "missing", "mirflickr/doc/common_tags.txt")
     else:
-        yield _step("words", lambda: _same(len(mirflickr.word_list(files)), mirflickr.WORDS, "words"))
-    yield _step("pictures", lambda: _headers(files))
+        yield _check("words", lambda: _same(len(mirflickr.word_list(files)), mirflickr.WORDS, "words"))
+    yield _check("pictures", lambda: _headers(files))
     both = sorted(set(files.photos) & set(files.tags))
     if absent or files.words is None or not both:
         yield Finding("points", "unknown", "not counted: files are missing")
         return
-    yield _step("annotated photos", lambda: _annotated(files, both))
-    yield _step("points", lambda: _points(files, both))
+    yield _check("annotated photos", lambda: _annotated(files, both))
+    yield _check("points", lambda: _points(files, both))
 
 
-def _numbered(what: str, name: str, there: set[int], whole: set[int]) -> Finding:
-    gone, more = sorted(whole - there), sorted(there - whole)
-    if gone:
-        return Finding(what, "missing", f"{len(whole) - len(gone):,} of {len(whole):,}; missing: {_ranges(gone, name)}")
-    if more:
+def _numbered(what: str, name: str, numbers: set[int], expected: set[int]) -> Finding:
+    missing, extra = sorted(expected - numbers), sorted(numbers - expected)
+    if missing:
+        count = f"{len(expected) - len(missing):,} of {len(expected):,}"
+        return Finding(what, "missing", f"{count}; missing: {_ranges(missing, name)}")
+    if extra:
         return Finding(
-            what, "wrong", f"{len(there):,}, more than the {len(whole):,} of the release: {_ranges(more, name)}"
+            what, "wrong", f"{len(numbers):,}, more than the {len(expected):,} of the release: {_ranges(extra, name)}"
         )
-    return Finding(what, "ok", f"{len(there):,}")
+    return Finding(what, "ok", f"{len(numbers):,}")
 
 
 def _headers(files: mirflickr.Files) -> tuple[State, str]:
-    """Whether every photo begins as a JPEG does."""
+    """Whether every photo starts like a JPEG file."""
     bad = []
     for number, path in sorted(files.photos.items()):
         with files.release.open(path) as file:
             if file.read(2) != b"\xff\xd8":
                 bad.append(number)
     if bad:
-        return "wrong", f"no JPEG: {_ranges(bad, 'im{}.jpg')}; unpack mirflickr25k.zip again"
-    return "ok", f"{len(files.photos):,} begin as JPEG; dcmh data mirflickr25k --check decodes each"
+        return "wrong", f"not JPEG: {_ranges(bad, 'im{}.jpg')}; unpack mirflickr25k.zip again"
+    return "ok", f"{len(files.photos):,} start like JPEG files; dcmh data mirflickr25k --check decodes each"
 
 
 def _annotated(files: mirflickr.Files, numbers: Sequence[int]) -> tuple[State, str]:
@@ -121,10 +123,10 @@ def _points(files: mirflickr.Files, numbers: Sequence[int]) -> tuple[State, str]
     keep = mirflickr.bag(tagged, mirflickr.word_list(files)).any(axis=1) & labels.any(axis=1)
     counts = dict(zip(mirflickr.LABELS, labels[keep].sum(axis=0, dtype=int).tolist(), strict=True))
     other = [f"{label} {counts[label]:,} not {n:,}" for label, n in mirflickr.LABELS.items() if counts[label] != n]
-    state, said = _same(int(keep.sum()), mirflickr.ITEMS, "points")
+    state, points = _same(int(keep.sum()), mirflickr.ITEMS, "points")
     if other:
-        return "wrong", f"{said}; labels count otherwise than in the public .mat: {', '.join(other)}"
-    return state, "; ".join([f"{said}, and each label counts as in the public .mat", *strange])
+        return "wrong", f"{points}; label counts differ from those of the public .mat: {', '.join(other)}"
+    return state, "; ".join([f"{points}, with the label counts of the public .mat", *strange])
 
 
 # -- NUS-WIDE -------------------------------------------------------------------------------------------------------
@@ -139,42 +141,42 @@ def _nuswide(name: str, folder: Path) -> Iterator[Finding]:
         ("list of tags", files.words, "NUS_WID_Tags/TagList1k.txt, which only text = words needs"),
     ):
         needed: State = "missing" if what == "list of photos" else "optional"
-        yield Finding(what, "ok" if path else needed, files.release.spelt(path) if path else missing)
+        yield Finding(what, "ok" if path else needed, files.release.describe(path) if path else missing)
     for what, table, missing, state in (
         ("tags", files.tags, "NUS_WID_Tags/AllTags1k.txt, or Train_Tags1k.dat and Test_Tags1k.dat", "missing"),
         ("visual words", files.bags, "BoW_int.dat, which only the hand-crafted features need", "optional"),
     ):
-        there = "" if table is None else " and ".join(files.release.spelt(path) for path in table.paths)
-        yield Finding(what, "ok" if table else state, there or missing)  # type: ignore[arg-type]
+        where = "" if table is None else " and ".join(files.release.describe(path) for path in table.paths)
+        yield Finding(what, "ok" if table else state, where or missing)  # type: ignore[arg-type]
     if files.images is None:
-        yield Finding("alignment", "unknown", "not looked at: the list of photos is missing")
+        yield Finding("alignment", "unknown", "not checked: the list of photos is missing")
         return
     listed = nuswide.photo_names(files)
-    yield _step("photos listed", lambda: _same(len(set(listed)), nuswide.PHOTOS, "different photos"))
+    yield _check("photos listed", lambda: _same(len(set(listed)), nuswide.PHOTOS, "different photos"))
     yield _nuswide_photos(folder, listed)
-    gone = files.missing()
-    if gone:
-        yield Finding("points", "unknown", f"not counted: missing are {'; '.join(gone)}")
+    missing_files = files.missing()
+    if missing_files:
+        yield Finding("points", "unknown", f"not counted: missing are {'; '.join(missing_files)}")
         return
-    yield _step("rows", lambda: _rows(files, listed))
-    yield _step("points", lambda: _concepts(files, len(listed), name))
+    yield _check("rows", lambda: _rows(files, listed))
+    yield _check("points", lambda: _concepts(files, len(listed), name))
 
 
 def _nuswide_photos(folder: Path, listed: Sequence[str]) -> Finding:
     root = nuswide.find_photos(folder, listed)
     if root is None:
-        return Finding("photos", "optional", "none here; see dcmh data nuswide for how to ask for them")
-    gone = [photo for photo, path in zip(listed, nuswide.existing(root, listed), strict=True) if path is None]
-    if gone:
+        return Finding("photos", "optional", "none here; see dcmh data nuswide for how to request them")
+    missing = [photo for photo, path in zip(listed, nuswide.existing(root, listed), strict=True) if path is None]
+    if missing:
         return Finding(
-            "photos", "missing", f"{len(listed) - len(gone):,} of {len(listed):,}; missing: {', '.join(gone)}"
+            "photos", "missing", f"{len(listed) - len(missing):,} of {len(listed):,}; missing: {', '.join(missing)}"
         )
     return Finding("photos", "ok", f"{len(listed):,} in {root}")
 
 
 def _rows(files: nuswide.Files, listed: Sequence[str]) -> tuple[State, str]:
     keep = np.ones(len(listed), bool)
-    checked = [f"tags {nuswide.table(files, files.tags, nuswide.WORDS, listed, keep).shape[1]:,} a photo"]
+    checked = [f"tags {nuswide.table(files, files.tags, nuswide.WORDS, listed, keep).shape[1]:,} per photo"]
     if files.bags is not None:
         checked.append(
             f"visual words {nuswide.table(files, files.bags, nuswide.VISUAL_WORDS, listed, keep).shape[1]:,}"
@@ -184,24 +186,24 @@ def _rows(files: nuswide.Files, listed: Sequence[str]) -> tuple[State, str]:
 
 def _concepts(files: nuswide.Files, rows: int, name: str) -> tuple[State, str]:
     labels, concepts = nuswide.most_frequent(files, rows, nuswide.CONCEPTS[name])
-    state, said = _same(int(labels.any(axis=1).sum()), nuswide.ITEMS[name], "points")
-    return state, f"{said}; concepts: {', '.join(concepts)}"
+    state, points = _same(int(labels.any(axis=1).sum()), nuswide.ITEMS[name], "points")
+    return state, f"{points}; concepts: {', '.join(concepts)}"
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
 
 
-def _step(what: str, look: Callable[[], tuple[State, str]]) -> Finding:
-    """One look at the files; what cannot be read is wrong, in the loader's own words."""
+def _check(what: str, run: Callable[[], tuple[State, str]]) -> Finding:
+    """One check; if the loader raises an error, the finding is its message."""
     try:
-        state, detail = look()
+        state, detail = run()
     except DataError as error:
         state, detail = "wrong", str(error)
     return Finding(what, state, detail)
 
 
-def _same(found: int, expected: int, what: str) -> tuple[State, str]:
-    return ("ok", f"{found:,} {what}") if found == expected else ("wrong", f"{found:,} {what}, not {expected:,}")
+def _same(count: int, expected: int, what: str) -> tuple[State, str]:
+    return ("ok", f"{count:,} {what}") if count == expected else ("wrong", f"{count:,} {what}, not {expected:,}")
 
 
 def _missing(count: int, absent: Sequence[str]) -> str:
@@ -209,7 +211,7 @@ def _missing(count: int, absent: Sequence[str]) -> str:
 
 
 def _ranges(numbers: Iterable[int], name: str) -> str:
-    """All numbers, runs of them as first … last."""
+    """File names of all numbers, with runs as first … last."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

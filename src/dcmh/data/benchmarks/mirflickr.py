@@ -1,11 +1,11 @@
 """MIRFLICKR-25K from its official release: photos, tags and annotations, as zips or unpacked.
 
     mirflickr25k.zip                    mirflickr/im1.jpg …, mirflickr/meta/tags/tags1.txt …, mirflickr/doc/common_tags.txt
-    mirflickr25k_annotations_v080.zip   animals.txt, baby.txt, baby_r1.txt, …: one photo number a line
+    mirflickr25k_annotations_v080.zip   animals.txt, baby.txt, baby_r1.txt, …: one photo number per line
 
-The paper keeps "points which have at least 20 textual tags" and gets 20,015. The public file of its tags and labels says
-otherwise: a point there has 4.6 words on average, and at least one. The rule that fits it, and that `load` applies: the
-words are the 1,386 tags of common_tags.txt, which are those of at least 20 photos; the points are the photos with at
+The paper keeps "points which have at least 20 textual tags" and gets 20,015. The public file of its tags and labels
+differs: a point there has 4.6 words on average, and at least one. The rule that reproduces it, and that `load` applies:
+the words are the 1,386 tags of common_tags.txt, which occur in at least 20 photos; the points are the photos with at
 least one of these words and at least one of the 24 labels (annotation files without _r1).
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.benchmarks import official
+from dcmh.data.benchmarks import sources
 from dcmh.data.benchmarks.numbers import read_lines
 from dcmh.data.benchmarks.release import Release
 from dcmh.data.columns import Images, Texts, Vectors
@@ -28,7 +28,7 @@ from dcmh.errors import DataError, ParameterError
 
 NAME = "mirflickr25k"
 PHOTOS, WORDS, ITEMS = 25_000, 1_386, 20_015
-# The labels in the order of the public .mat files, with the number of the 20,015 points that have each there.
+# The labels in the order of the public .mat files, each with the number of the 20,015 points that have it.
 _LABELS = """
     animals 2647 baby 179 bird 644 car 986 clouds 3230 dog 581 female 4614 flower 1554 food 813 indoor 6320 lake 704
     male 4743 night 2243 people 7848 plant_life 7413 portrait 2740 river 811 sea 1133 sky 6818 structures 8463 sunset 1840
@@ -36,12 +36,12 @@ _LABELS = """
     """
 LABELS = {label: int(count) for label, count in zip(_LABELS.split()[::2], _LABELS.split()[1::2], strict=True)}
 _ZIPS = re.compile(r"mirflickr25k.*\.zip", re.IGNORECASE)
-_OTHER_ENCODING = 0.01  # share of tag files that may be in another encoding before all are taken to be
+_OTHER_ENCODING = 0.01  # largest share of tag files that may be in another encoding than UTF-8
 
 
 @dataclass(frozen=True)
 class Files:
-    """What of the release is there: paths in the release, by photo number or by label."""
+    """The files that were found: paths in the release, by photo number or by label."""
 
     release: Release
     photos: Mapping[int, str]
@@ -50,49 +50,49 @@ class Files:
     words: str | None
 
     def missing(self) -> list[str]:
-        """Every kind of file that is not there at all, by name."""
-        gone = [] if self.photos else ["photos (mirflickr/im1.jpg …)"]
-        gone += [] if self.tags else ["tags (mirflickr/meta/tags/tags1.txt …)"]
-        gone += [] if self.words else ["the list of words (mirflickr/doc/common_tags.txt)"]
+        """The kinds of file of which there are none, by name."""
+        missing = [] if self.photos else ["photos (mirflickr/im1.jpg …)"]
+        missing += [] if self.tags else ["tags (mirflickr/meta/tags/tags1.txt …)"]
+        missing += [] if self.words else ["the list of words (mirflickr/doc/common_tags.txt)"]
         absent = [label for label in LABELS if label not in self.annotations]
         if len(absent) == len(LABELS):
-            gone.append("annotations (animals.txt … water.txt)")
+            missing.append("annotations (animals.txt … water.txt)")
         elif absent:
-            gone.append(f"annotations {', '.join(f'{label}.txt' for label in absent)}")
-        return gone
+            missing.append(f"annotations {', '.join(f'{label}.txt' for label in absent)}")
+        return missing
 
 
 def find(folder: Path) -> Files:
-    """The files of the release under a folder, wherever they were unpacked."""
+    """The files of the release under a folder, wherever in it they were unpacked."""
     release = Release(folder, _ZIPS)
     photos: dict[int, str] = {}
-    for found, path in release.matching(r"(?:.*/)?im(\d{1,7})\.jpg"):
-        photos.setdefault(int(found[1]), path)
+    for match, path in release.matching(r"(?:.*/)?im(\d{1,7})\.jpg"):
+        photos.setdefault(int(match[1]), path)
     tags: dict[int, str] = {}
-    for found, path in release.matching(r"(?:.*/)?tags/tags(\d{1,7})\.txt"):
-        tags.setdefault(int(found[1]), path)
+    for match, path in release.matching(r"(?:.*/)?tags/tags(\d{1,7})\.txt"):
+        tags.setdefault(int(match[1]), path)
     named = {label: release.named(f"{label}.txt") for label in LABELS}
     annotations = {label: path for label, path in named.items() if path is not None}
     return Files(release, photos, tags, annotations, release.named("common_tags.txt"))
 
 
 def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
-    """The points of the paper; notes say where their number differs.
+    """The points of the paper; a note says if their number differs.
 
     Parameters
     ----------
     folder
-        Where the release lies. Default: mirflickr25k in the dcmh home folder.
+        The folder of the release. Default: mirflickr25k in the dcmh home folder.
     text
-        "bag": 0/1 vectors over the 1,386 words, as in the paper. "words": the tags themselves, so that a model takes words.
+        "bag": 0/1 vectors over the 1,386 words, as in the paper. "words": the tags themselves, for models that take text.
     """
     if text not in ("bag", "words"):
         raise ParameterError(f"The text of {NAME} is 'bag' or 'words', not {text!r}.")
-    folder = official.place(NAME, folder)
+    folder = sources.find_folder(NAME, folder)
     files = find(folder)
-    gone = files.missing()
-    if gone:
-        raise DataError(official.incomplete(NAME, folder, gone))
+    missing = files.missing()
+    if missing:
+        raise sources.incomplete(NAME, folder, missing)
     numbers = _numbers(files, folder)
     labels = annotated(files, numbers)
     words = word_list(files)
@@ -101,8 +101,8 @@ def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
     keep = np.flatnonzero(bags.any(axis=1) & labels.any(axis=1))
     if len(keep) == 0:
         raise DataError(
-            f"No photo in {folder} has both one of the words of {files.release.spelt(str(files.words))} and a label. "
-            f"Are the parts of one release? dcmh data check {NAME} says more."
+            f"No photo in {folder} has both one of the words of {files.release.describe(str(files.words))} and a label. "
+            f"Are they of the same release? See: dcmh data check {NAME}"
         )
     kept = [numbers[row] for row in keep]
     return Dataset(
@@ -119,46 +119,46 @@ def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
 
 
 def _numbers(files: Files, folder: Path) -> list[int]:
-    """The photos of the release, rising. One that has a photo but no tags, or tags but no photo, is an error."""
+    """The numbers of the photos, ascending. A number that has a photo but no tags, or the reverse, is an error."""
     numbers = sorted(set(files.photos) | set(files.tags))
-    for there, name, what in ((files.photos, "im{}.jpg", "images"), (files.tags, "tags{}.txt", "tag files")):
-        gone = [name.format(number) for number in numbers if number not in there]
-        if gone:
+    for paths, name, what in ((files.photos, "im{}.jpg", "images"), (files.tags, "tags{}.txt", "tag files")):
+        missing = [name.format(number) for number in numbers if number not in paths]
+        if missing:
             raise DataError(
-                f"{NAME} is incomplete in {folder}: {len(there):,} of {len(numbers):,} {what}. "
-                f"Missing: {official.some(gone)}. Run: dcmh data check {official.spelt(NAME, folder)}"
+                f"{NAME} is incomplete in {folder}: {len(paths):,} of {len(numbers):,} {what}. "
+                f"Missing: {sources.shortened(missing)}. Run: dcmh data check {sources.name_with_folder(NAME, folder)}"
             )
     return numbers
 
 
 def annotated(files: Files, numbers: Sequence[int]) -> NDArray[np.uint8]:
-    """0/1, shape (photos, labels)."""
+    """The labels of the photos, 0/1, shape (photos, labels)."""
     row_of = {number: row for row, number in enumerate(numbers)}
     labels = np.zeros((len(numbers), len(LABELS)), np.uint8)
     for column, label in enumerate(LABELS):
         path = files.annotations[label]
-        for line in read_lines(files.release.read(path), files.release.spelt(path)):
+        for line in read_lines(files.release.read(path), files.release.describe(path)):
             if not line.isdecimal() or int(line) not in row_of:
                 raise DataError(
-                    f"{files.release.spelt(path)} names photo {line[:40]!r}, which is not there. "
-                    "Expected is one photo number a line: get mirflickr25k_annotations_v080.zip again."
+                    f"{files.release.describe(path)} names photo {line[:40]!r}, which does not exist. "
+                    "Expected one photo number per line: get mirflickr25k_annotations_v080.zip again."
                 )
             labels[row_of[int(line)], column] = 1
     return labels
 
 
 def word_list(files: Files) -> list[str]:
-    """The words in the order of common_tags.txt, each with its count behind it there."""
+    """The words in the order of common_tags.txt, where a count follows each."""
     assert files.words is not None
-    lines = read_lines(files.release.read(files.words), files.release.spelt(files.words))
+    lines = read_lines(files.release.read(files.words), files.release.describe(files.words))
     words = list(dict.fromkeys(line.split()[0] for line in lines))
     if not words:
-        raise DataError(f"{files.release.spelt(files.words)} is empty. Get mirflickr25k.zip again.")
+        raise DataError(f"{files.release.describe(files.words)} is empty. Get mirflickr25k.zip again.")
     return words
 
 
 def tags_of(files: Files, numbers: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """The tags of each photo; and a note where a few files are in another encoding."""
+    """The tags of each photo; and a note if a few files are not UTF-8."""
     tagged, strange = [], []
     for number in numbers:
         path = files.tags[number]
@@ -173,7 +173,7 @@ def tags_of(files: Files, numbers: Sequence[int]) -> tuple[list[list[str]], list
         tagged.append([line for line in map(str.strip, text.splitlines()) if line])
     if not strange:
         return tagged, []
-    first = files.release.spelt(strange[0])
+    first = files.release.describe(strange[0])
     if len(strange) > max(3, _OTHER_ENCODING * len(numbers)):
         raise DataError(
             f"{len(strange):,} tag files, the first is {first}, are not UTF-8. The release is: unpack mirflickr25k.zip again."
@@ -184,7 +184,7 @@ def tags_of(files: Files, numbers: Sequence[int]) -> tuple[list[list[str]], list
 
 
 def bag(tagged: Sequence[Sequence[str]], words: Sequence[str]) -> NDArray[np.uint8]:
-    """0/1, shape (photos, words)."""
+    """Bags of words, 0/1, shape (photos, words)."""
     column_of = {word: column for column, word in enumerate(words)}
     bags = np.zeros((len(tagged), len(words)), np.uint8)
     for row, tags in enumerate(tagged):
@@ -195,9 +195,9 @@ def bag(tagged: Sequence[Sequence[str]], words: Sequence[str]) -> NDArray[np.uin
 def _notes(photos: int, items: int, words: int) -> list[str]:
     rule = f"{items:,} of {photos:,} photos have one of the {words:,} words and one of the {len(LABELS)} labels"
     differs = [
-        f"{what} {found:,}, not {expected:,}"
-        for what, found, expected in (("photos", photos, PHOTOS), ("words", words, WORDS), ("points", items, ITEMS))
-        if found != expected
+        f"{what} {count:,}, not {expected:,}"
+        for what, count, expected in (("photos", photos, PHOTOS), ("words", words, WORDS), ("points", items, ITEMS))
+        if count != expected
     ]
     if not differs:
         return [f"{rule}, as in the paper."]

@@ -1,4 +1,4 @@
-"""Tables of whole numbers in plain text, one row a line: read in blocks, only the rows that are wanted, as small integers."""
+"""Tables of integers in plain text, one row per line: read in blocks, keeping only the rows that are needed."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from numpy.typing import NDArray
 
 from dcmh.errors import DataError
 
-_BLOCK = 8 << 20  # bytes of text looked at together
+_BLOCK = 8 << 20  # bytes of text parsed at a time
 _NEWLINE, _SPACE, _ZERO, _NINE = 10, 32, 48, 57
-_DIGITS = 9  # of a number, so that it fits
+_DIGITS = 9  # maximum per number, so that it fits into int32
 
 
 def read_table(
     file: IO[bytes], name: str, width: int, *, keep: NDArray[np.bool_] | None = None, rows: int | None = None
 ) -> NDArray[np.uint8] | NDArray[np.int32]:
-    """The numbers of a text file, shape (rows, width): uint8 where all are below 256, otherwise int32.
+    """The numbers of a text file, shape (rows, width), as uint8 if all are below 256, otherwise as int32.
 
     Parameters
     ----------
     name : for messages
-    keep : (rows of the file,) which rows to return; default all
-    rows : how many the file must have; default: as many as `keep`, or any number
+    keep : (rows of the file,) which rows to return; default: all
+    rows : the number of rows that the file must have; default: that of `keep`, or any
     """
     expected = len(keep) if keep is not None else rows
-    parts: list[NDArray[np.int32] | NDArray[np.uint8]] = []
+    blocks: list[NDArray[np.int32] | NDArray[np.uint8]] = []
     done = 0
     for text in _blocks(file):
         block = _numbers(text, name, width, done)
         if expected is not None and done + len(block) > expected:
             raise DataError(_wrong_rows(name, f"more than {expected:,}", expected))
-        wanted = block if keep is None else block[keep[done : done + len(block)]]
+        kept = block if keep is None else block[keep[done : done + len(block)]]
         done += len(block)
-        parts.append(wanted.astype(np.uint8) if wanted.max(initial=0) < 256 else wanted.astype(np.int32))
+        blocks.append(kept.astype(np.uint8) if kept.max(initial=0) < 256 else kept.astype(np.int32))
     if expected is not None and done != expected:
         raise DataError(_wrong_rows(name, f"{done:,}", expected))
-    if not parts:
+    if not blocks:
         return np.zeros((0, width), np.uint8)
-    whole: Any = np.concatenate(parts)
+    whole: Any = np.concatenate(blocks)
     return whole  # type: ignore[no-any-return]
 
 
 def read_lines(content: bytes, name: str, encoding: str = "utf-8") -> list[str]:
-    """The lines of a text that are not blank, without the space around them."""
+    """The non-blank lines of a text, stripped."""
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -56,7 +56,7 @@ def read_lines(content: bytes, name: str, encoding: str = "utf-8") -> list[str]:
 
 
 def _blocks(file: IO[bytes]) -> Iterator[NDArray[np.uint8]]:
-    """Text in whole lines, some megabytes at a time."""
+    """The text in blocks of complete lines."""
     rest = b""
     while chunk := file.read(_BLOCK):
         cut = chunk.rfind(b"\n") + 1
@@ -70,13 +70,13 @@ def _blocks(file: IO[bytes]) -> Iterator[NDArray[np.uint8]]:
 
 
 def _numbers(text: NDArray[np.uint8], name: str, width: int, before: int) -> NDArray[np.uint8] | NDArray[np.int32]:
-    """The numbers of whole lines, shape (lines, width)."""
-    alike = _alike(text, width)
-    if alike is not None:
-        return alike
+    """The numbers of complete lines, shape (lines, width)."""
+    digits = _single_digits(text, width)
+    if digits is not None:
+        return digits
     digit = (text >= _ZERO) & (text <= _NINE)
     if not (digit | (text <= _SPACE)).all():
-        raise DataError(f"{name} holds something other than whole numbers. Get it again from the release.")
+        raise DataError(f"{name} holds something other than integers. Get it again from the release.")
     first = digit.copy()
     first[1:] &= ~digit[:-1]
     starts = np.flatnonzero(first)
@@ -86,13 +86,13 @@ def _numbers(text: NDArray[np.uint8], name: str, width: int, before: int) -> NDA
     if len(wrong):
         raise DataError(
             f"{name} has {counts[wrong[0]]:,} numbers in line {before + wrong[0] + 1:,}; expected {width:,}. "
-            "Is it another file, cut short, or turned round? Get it again from the release."
+            "Is it another file, truncated or transposed? Get it again from the release."
         )
     return _values(text, digit, starts, name).reshape(int(filled.sum()), width)
 
 
-def _alike(text: NDArray[np.uint8], width: int) -> NDArray[np.uint8] | None:
-    """Lines of equal length with one digit a number, as tags and labels are: no search needed. None where it is not so."""
+def _single_digits(text: NDArray[np.uint8], width: int) -> NDArray[np.uint8] | None:
+    """The fast path for tags and labels: lines of equal length, one digit per number. None for any other text."""
     length = int(np.argmax(text[: 4 * width + 4] == _NEWLINE)) + 1
     if length < 2 * width or len(text) % length:
         return None
@@ -107,21 +107,21 @@ def _alike(text: NDArray[np.uint8], width: int) -> NDArray[np.uint8] | None:
 def _values(
     text: NDArray[np.uint8], digit: NDArray[np.bool_], starts: NDArray[np.intp], name: str
 ) -> NDArray[np.uint8] | NDArray[np.int32]:
-    """The numbers that begin at these places."""
+    """The numbers that start at these positions."""
     values = text[starts] - np.uint8(_ZERO)
     longer = np.flatnonzero(digit[starts + 1])  # a newline ends the text, so that there is always a next character
     if not len(longer):
         return values
     whole = values.astype(np.int32)
-    place = 1
+    position = 1
     while len(longer):
-        if place >= _DIGITS:
+        if position >= _DIGITS:
             raise DataError(f"{name} holds a number of more than {_DIGITS} digits. Is it another file?")
-        whole[longer] = whole[longer] * 10 + (text[starts[longer] + place] - np.uint8(_ZERO))
-        place += 1
-        longer = longer[digit[starts[longer] + place]]
+        whole[longer] = whole[longer] * 10 + (text[starts[longer] + position] - np.uint8(_ZERO))
+        position += 1
+        longer = longer[digit[starts[longer] + position]]
     return whole
 
 
-def _wrong_rows(name: str, found: str, expected: int) -> str:
-    return f"{name} has {found} rows, the other files {expected:,}. Are they of one release? Get it again."
+def _wrong_rows(name: str, rows: str, expected: int) -> str:
+    return f"{name} has {rows} rows, the other files {expected:,}. Are they of the same release? Get it again."

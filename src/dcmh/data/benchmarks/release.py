@@ -1,4 +1,4 @@
-"""A published data set as it lies on a disk: the files of a folder, and those inside zips that have not been unpacked."""
+"""The files of a published data set in a folder, unpacked or still inside zips."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from typing import IO
 from dcmh.data.columns import Stored
 from dcmh.errors import DataError, ImageError
 
-# What a damaged zip, or a damaged file in one, makes the standard library raise.
+# What the standard library raises for a damaged zip, or a damaged file in one.
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 class Zip:
-    """Files of one zip, read one at a time; also the `Store` of its pictures."""
+    """The files of one zip, read one at a time; also the `Store` of its pictures."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             self._file = zipfile.ZipFile(path)
         except BROKEN as error:
-            raise DataError(f"{path} is no whole zip ({error}). Delete it and get it again.") from error
+            raise DataError(f"{path} is damaged ({error}). Delete it and get it again.") from error
 
     def names(self) -> list[str]:
+        """The paths of all files in the zip."""
         return [info.filename for info in self._file.infolist() if not info.is_dir()]
 
     def open(self, name: str) -> IO[bytes]:
+        """One file, opened for reading."""
         return self._file.open(name)
 
     def read(self, key: str) -> bytes:
-        """The bytes of one picture; a damaged one is an ImageError, as everywhere."""
+        """The bytes of one picture; an ImageError if it is damaged."""
         try:
             return self._file.read(key)
         except BROKEN as error:
@@ -46,25 +48,25 @@ class Zip:
 
 
 class Release:
-    """All files under a folder by their path from it; an unpacked file hides the same file in a zip.
+    """All files under a folder by their relative path; an unpacked file takes precedence over the same one in a zip.
 
     Parameters
     ----------
     zips : names of the release's own archives
-    leave : endings of files that do not count
+    leave : suffixes of files to ignore
     """
 
     def __init__(self, folder: Path, zips: re.Pattern[str], *, leave: tuple[str, ...] = ()) -> None:
         self.folder = folder
-        self._files: dict[str, Zip | None] = {}  # None for an unpacked one
+        self._files: dict[str, Zip | None] = {}  # None: unpacked
         self._by_name: dict[str, list[str]] = {}
         archives: list[Path] = []
-        for place, folders, files in os.walk(folder):
+        for parent, folders, files in os.walk(folder):
             folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
-            start = "" if place == str(folder) else f"{Path(place).relative_to(folder).as_posix()}/"
+            start = "" if parent == str(folder) else f"{Path(parent).relative_to(folder).as_posix()}/"
             for name in sorted(files):
                 if zips.fullmatch(name):
-                    archives.append(Path(place, name))
+                    archives.append(Path(parent, name))
                 elif not name.startswith(".") and not name.endswith(leave):
                     self._files[start + name] = None
         for archive in archives:
@@ -79,12 +81,12 @@ class Release:
         """Files whose whole path matches, with the match; unpacked ones first."""
         compiled = re.compile(pattern)
         for path in self._files:
-            found = compiled.fullmatch(path)
-            if found:
-                yield found, path
+            match = compiled.fullmatch(path)
+            if match:
+                yield match, path
 
     def named(self, name: str) -> str | None:
-        """The file of this name in any folder: an unpacked one first, then the one nearest to the root."""
+        """The path of the file of this name in any folder: an unpacked one first, then the one with the shortest path."""
 
         def order(path: str) -> tuple[bool, int, str]:
             return self._files[path] is not None, len(path), path
@@ -92,26 +94,26 @@ class Release:
         return min(self._by_name.get(name.lower(), []), key=order, default=None)
 
     def picture(self, path: str) -> str | Stored:
-        """What a column of pictures with this folder as its root takes."""
+        """The picture as a value of an `Images` column whose root is this folder."""
         zipped = self._files[path]
         return path if zipped is None else Stored(zipped, path)
 
     def read(self, path: str) -> bytes:
-        """The bytes of a small file."""
+        """The content of a small file."""
         with self.open(path) as file:
             return file.read()
 
     @contextmanager
     def open(self, path: str) -> Iterator[IO[bytes]]:
-        """A file to be read in blocks."""
+        """A file, opened for reading; a DataError if it is damaged."""
         zipped = self._files[path]
         try:
             with (self.folder / path).open("rb") if zipped is None else zipped.open(path) as file:
                 yield file
         except BROKEN as error:
-            raise DataError(f"Cannot read {self.spelt(path)} ({error}). Get it again.") from error
+            raise DataError(f"Cannot read {self.describe(path)} ({error}). Get it again.") from error
 
-    def spelt(self, path: str) -> str:
-        """The file's place for people: a path, or a path in a zip."""
+    def describe(self, path: str) -> str:
+        """Where the file is, for messages: a path, or a path in a zip."""
         zipped = self._files[path]
         return str(self.folder / path) if zipped is None else f"{path} in {zipped.path}"

@@ -24,12 +24,12 @@ _NOISE_WORDS = [first + vowel + last for first in "bdfgklmnprstw" for vowel in "
 
 
 def toy(n: int = 200, size: int = 24, seed: int = 0) -> Dataset:
-    """n items of size x size pixels. About a quarter have two labels; every second text has a misleading word."""
+    """n items of size x size pixels. About a quarter have two labels; half of the texts have a misleading word."""
     if n < 8 or size < 8:
         raise ParameterError(f"toy needs at least 8 items of at least 8 pixels, not n={n}, size={size}.")
     generator = np.random.default_rng(seed)
     labels = np.zeros((n, len(_LABELS)), np.uint8)
-    # The first label goes round, so that every label is in use.
+    # The first labels cycle, so that every label is in use.
     labels[np.arange(n), generator.permutation(n) % len(_LABELS)] = 1
     second = generator.integers(len(_LABELS), size=n)
     labels[np.arange(n), second] |= generator.random(n) < 0.28
@@ -44,11 +44,8 @@ def toy(n: int = 200, size: int = 24, seed: int = 0) -> Dataset:
     )
 
 
-load = toy  # the name under which dcmh.data looks for it
-
-
 def _picture(labels: NDArray[np.intp], size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """A pattern for each label, in its colour give or take, on a noisy grey; the later one lies on top."""
+    """A pattern for each label, roughly in its colour, on a noisy grey background; the later one is on top."""
     picture = np.full((size, size, 3), generator.uniform(60, 190), np.float64)
     colours = [colour for colour, _ in _LABELS.values()]
     for label in generator.permutation(labels):
@@ -59,7 +56,7 @@ def _picture(labels: NDArray[np.intp], size: int, generator: np.random.Generator
 
 
 def _pattern(label: int, size: int, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Where the pattern of a label lies, shape (size, size); place and scale vary."""
+    """The mask of a label's pattern, shape (size, size); position and scale vary."""
     rows, columns = np.mgrid[0:size, 0:size] - generator.uniform(0.35, 0.65, (2, 1, 1)) * size
     reach = generator.uniform(0.25, 0.4) * size
     distance = np.hypot(rows, columns)
@@ -67,22 +64,22 @@ def _pattern(label: int, size: int, generator: np.random.Generator) -> NDArray[n
     step = max(size // 8, 1)
     match label:
         case 0:
-            found = distance < reach
+            mask = distance < reach
         case 1:
-            found = inside & (rows // step % 2 == 0)
+            mask = inside & (rows // step % 2 == 0)
         case 2:
-            found = inside & (columns // step % 2 == 0)
+            mask = inside & (columns // step % 2 == 0)
         case 3:
-            found = (distance < reach) & (distance > reach / 2)
+            mask = (distance < reach) & (distance > reach / 2)
         case 4:
-            found = inside & ((abs(rows) < step) | (abs(columns) < step))
+            mask = inside & ((abs(rows) < step) | (abs(columns) < step))
         case 5:
-            found = inside & (abs(columns) < (rows + reach) / 2)
+            mask = inside & (abs(columns) < (rows + reach) / 2)
         case 6:
-            found = inside & (rows // step % 2 == columns // step % 2)
+            mask = inside & (rows // step % 2 == columns // step % 2)
         case _:
-            found = inside
-    return np.asarray(found, bool)
+            mask = inside
+    return np.asarray(mask, bool)
 
 
 def _text(labels: NDArray[np.intp], generator: np.random.Generator) -> str:

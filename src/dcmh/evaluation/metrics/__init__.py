@@ -1,12 +1,11 @@
-"""How good a Hamming ranking is: MAP with named tie rules, precision and recall at k, hash lookup.
+"""Measures of Hamming rankings: MAP with named tie rules, precision and recall at k, hash lookup.
 
-Two ways in, one set of formulas. `mean_average_precision`, `precision_at`, `lookup` and the others take a matrix of
-distances and one of relevance. `rank_counts` takes packed codes and labels and never builds those matrices; the
-`Counts` it returns answer the same questions.
+There are two interfaces to one set of formulas. `mean_average_precision`, `precision_at`, `lookup` and others take a
+matrix of distances and one of relevance. `rank_counts` takes packed codes and labels and never builds those matrices;
+the `Counts` that it returns have the same measures as methods.
 """
 
-from dcmh.evaluation.metrics.counts import Counts, count
-from dcmh.evaluation.metrics.curves import Curve, Lookup, precision_by_distance
+from dcmh.evaluation.metrics.counts import Counts, Curve, Lookup, count, precision_by_distance
 from dcmh.evaluation.metrics.dense import (
     average_precision,
     chance,

@@ -1,25 +1,49 @@
-"""Counts per distance: all that is needed to judge a ranking whose ties have no order."""
+"""Counts per distance, which determine every measure of a ranking in which ties have no order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.codes import MAX_BITS, check_bits
 from dcmh.errors import DataError
-from dcmh.evaluation.metrics.curves import Lookup, lookup_of
 from dcmh.evaluation.metrics.ties import Ties, average_precision_of, found_of
 
-BLOCK = 1 << 22  # pairs looked at together: a few tens of megabytes
+BLOCK = 1 << 22  # pairs processed at a time: a few tens of megabytes
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Precision, recall and F at each radius 0..bits, all of shape (bits + 1,)."""
+
+    radius: NDArray[np.int64]
+    precision: Floats
+    recall: Floats
+    f: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(Curve):
+    """The two averages of hash lookup.
+
+    Its own fields are pooled: points are summed over all queries first. Precision is NaN at a radius at which no query
+    returns anything, recall is NaN if no query has a relevant point.
+    `per_query` holds means over all queries; a query that returns nothing, or has no relevant point, counts 0.
+    """
+
+    per_query: Curve
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """For each query and distance, how many database points lie there, and how many of them are relevant.
+    """For each query and distance, the number of database points and how many of them are relevant.
 
     points, relevant : (n_queries, bits + 1) int32
     """
@@ -29,14 +53,17 @@ class Counts:
 
     @property
     def bits(self) -> int:
+        """The length of the codes."""
         return int(self.points.shape[1]) - 1
 
     @property
     def queries(self) -> int:
+        """The number of queries."""
         return len(self.points)
 
     @property
     def database(self) -> int:
+        """The number of database points."""
         return int(self.points[0].sum())
 
     @property
@@ -46,7 +73,7 @@ class Counts:
 
     @property
     def without_relevant(self) -> int:
-        """How many queries have no relevant point at all; each counts 0 in MAP."""
+        """The number of queries without any relevant point; each counts 0 in MAP."""
         return int((self.relevant.sum(axis=1) == 0).sum())
 
     def average_precision(self, *, ties: Ties = "expected", k: int | None = None) -> NDArray[np.float64]:
@@ -54,6 +81,7 @@ class Counts:
         return average_precision_of(self.points, self.relevant, ties=ties, k=k)
 
     def mean_average_precision(self, *, ties: Ties = "expected", k: int | None = None) -> float:
+        """The mean of `average_precision` over queries."""
         return float(self.average_precision(ties=ties, k=k).mean())
 
     def precision_at(self, ks: Sequence[int], *, ties: Ties = "expected") -> NDArray[np.float64]:
@@ -70,11 +98,13 @@ class Counts:
 
 
 def precision_of(found: NDArray[np.float64], ks: Sequence[int], database: int) -> NDArray[np.float64]:
+    """Mean precision at each k, from the relevant points among the first k, (n_queries, len(ks))."""
     # A database of fewer than k points returns them all, and its precision is over those.
     return np.asarray((found / np.minimum(np.asarray(ks), database)).mean(axis=0))
 
 
 def recall_of(found: NDArray[np.float64], wanted: NDArray[Any]) -> NDArray[np.float64]:
+    """Mean recall at each k, from the relevant points among the first k and in total, (n_queries,)."""
     return np.asarray((found / np.maximum(wanted, 1)[:, None]).mean(axis=0))
 
 
@@ -92,14 +122,14 @@ def count(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | None = 
 
 
 def blocks(n_queries: int, n_database: int) -> Iterator[slice]:
-    """Runs of queries whose pairs with the database fit in memory."""
+    """Blocks of queries whose pairs with the database fit in memory."""
     step = max(1, BLOCK // n_database)
     for start in range(0, n_queries, step):
         yield slice(start, start + step)
 
 
 def check_pairs(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | None = None) -> None:
-    """Refuse what cannot be distances and relevance of the same pairs."""
+    """Raise a DataError unless these can be distances and relevance of the same pairs."""
     check_relevant(relevant)
     if not np.issubdtype(distance.dtype, np.integer):
         raise DataError(f"Hamming distances are integers, not {distance.dtype}. Use dcmh.codes.hamming.")
@@ -117,7 +147,7 @@ def check_pairs(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | N
 
 
 def check_relevant(relevant: NDArray[Any]) -> None:
-    """Refuse what cannot be relevance of query-database pairs."""
+    """Raise a DataError unless this can be the relevance of query-database pairs."""
     if relevant.dtype != np.bool_:
         raise DataError(
             f"Relevance must be booleans, not {relevant.dtype}. "
@@ -127,3 +157,57 @@ def check_relevant(relevant: NDArray[Any]) -> None:
         raise DataError(
             f"Relevance must be a matrix (queries, database) with at least one pair, not shape {relevant.shape}."
         )
+
+
+# -- hash lookup --------------------------------------------------------------------------------------------------
+
+
+class ByDistance(Protocol):
+    """Anything with counts of points and relevant points per distance, shape (..., bits + 1)."""
+
+    @property
+    def points(self) -> NDArray[Any]:
+        """All points."""
+        ...
+
+    @property
+    def relevant(self) -> NDArray[Any]:
+        """Relevant points."""
+        ...
+
+
+def lookup_of(points: NDArray[Any], relevant: NDArray[Any]) -> Lookup:
+    """Hash lookup from counts per distance, both (n_queries, bits + 1)."""
+    returned = points.cumsum(axis=1, dtype=np.int64)
+    found = relevant.cumsum(axis=1, dtype=np.int64)
+    wanted = found[:, -1:]  # (n_queries, 1)
+    radius = np.arange(points.shape[1])
+    each = _measures(found, returned, wanted, empty=0.0)
+    pooled = _measures(found.sum(axis=0), returned.sum(axis=0), wanted.sum(axis=0), empty=np.nan)
+    return Lookup(radius, *pooled, per_query=Curve(radius, *(measure.mean(axis=0) for measure in each)))
+
+
+def _measures(
+    found: NDArray[Any], returned: NDArray[Any], wanted: NDArray[Any], *, empty: float
+) -> tuple[Floats, Floats, Floats]:
+    # 2PR / (P + R) = 2 found / (returned + wanted), which is 0 if nothing is returned.
+    return (
+        _ratio(found, returned, empty),
+        _ratio(found, wanted, empty),
+        _ratio(2 * found, returned + wanted, 0.0),
+    )
+
+
+def _ratio(part: NDArray[Any], whole: NDArray[Any], empty: float) -> Floats:
+    return np.where(whole > 0, part / np.maximum(whole, 1), empty)
+
+
+def precision_by_distance(source: ByDistance) -> Floats:
+    """Share of relevant points among those at exactly each distance, shape (bits + 1,); NaN if there are none.
+
+    Takes `Counts`, or one direction of a `Report`.
+    """
+    distances = source.points.shape[-1]
+    points = source.points.reshape(-1, distances).sum(axis=0, dtype=np.int64)
+    relevant = source.relevant.reshape(-1, distances).sum(axis=0, dtype=np.int64)
+    return _ratio(relevant, points, np.nan)

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dcmh.evaluation.metrics.counts import blocks, check_pairs, check_relevant, count, precision_of, recall_of
-from dcmh.evaluation.metrics.curves import Lookup
+from dcmh.evaluation.metrics.counts import (
+    Lookup,
+    blocks,
+    check_pairs,
+    check_relevant,
+    count,
+    precision_of,
+    recall_of,
+)
 from dcmh.evaluation.metrics.ties import Ties, check_k, check_ties, found_of
 
 
@@ -114,7 +121,7 @@ def chance(relevant: ArrayLike) -> float:
 
 
 def without_relevant(relevant: ArrayLike) -> int:
-    """How many queries have no relevant point at all; each counts 0 in MAP."""
+    """The number of queries without any relevant point; each counts 0 in MAP."""
     relevant = np.asarray(relevant)
     check_relevant(relevant)
     return int((~relevant.any(axis=1)).sum())

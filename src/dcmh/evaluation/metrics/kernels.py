@@ -1,8 +1,8 @@
 """Compiled loops over all pairs of queries and database points. Importing this module needs numba.
 
-Queries lie (n_queries, words); the database lies (words, n_database), so that one word of many points is read in a row.
-A pair's key is 2 · distance + relevant. Keys are made for a block of points that stays in the nearest cache, in loops
-without branches, which the compiler turns into vector instructions.
+Queries have shape (n_queries, words); the database has shape (words, n_database), so that one word of many points is
+contiguous. The key of a pair is 2 · distance + relevant. Keys are computed for a block of points that stays in the L1
+cache, in loops without branches, which the compiler vectorizes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TABLES = 4
 
 
 def _compiled(function: Function) -> Function:
-    compiler: Any = numba.njit(cache=True, nogil=True)  # Any: numba has types in some versions, not in others
+    compiler: Any = numba.njit(cache=True, nogil=True)  # Any: only some versions of numba have types
     compiled: Function = compiler(function)
     return compiled
 
 
 def _popcount(typing: Any, word: Any) -> Any:
-    """The processor's own bit count."""
+    """The number of set bits of a word, as one instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -45,7 +45,7 @@ popcount: Any = intrinsic(_popcount)
 def _fill_keys(
     query: Words, database: Words, query_labels: Words, database_labels: Words, start: int, keys: Words, shared: Words
 ) -> int:
-    """Keys of the points from start on, as many as fit; returns how many that are."""
+    """Write the keys of the points from start on, as many as fit; returns their number."""
     size: int = min(len(keys), database.shape[1] - start)
     keys[:size] = 0
     shared[:size] = 0
@@ -55,7 +55,7 @@ def _fill_keys(
             keys[j] += popcount(bits ^ database[word, start + j])
     for word in range(len(query_labels)):
         mask = query_labels[word]
-        if mask != 0:  # an item has few labels, so most words of a long mask are empty
+        if mask != 0:  # an item has few labels, so most words of a long mask are zero
             for j in range(size):
                 shared[j] |= mask & database_labels[word, start + j]
     for j in range(size):
@@ -74,7 +74,7 @@ def histograms(
 ) -> None:
     """Add the counts per distance of each query to points and relevant, both (n_queries, bits + 1)."""
     keys, shared = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
-    # Keys are written to four tables in turn: equal neighbours would wait for each other in one.
+    # Keys are counted in four tables in turn: in a single one, equal neighbours would wait for each other.
     tables = np.empty((TABLES, 2 * points.shape[1]), np.int32)
     for i in range(len(query)):
         tables[:] = 0
@@ -107,8 +107,8 @@ def stable_sums(
 ) -> None:
     """Write each query's sum of precisions at its relevant points within the first k ranks, (n_queries,).
 
-    Points of one distance are met in database order, so that a counter per distance, started at the number of nearer
-    points, is the rank of the point just met; a second one counts the relevant points up to that rank.
+    Points of one distance are visited in database order, so that a counter per distance, started at the number of nearer
+    points, is the rank of the current point; a second one counts the relevant points up to that rank.
     """
     keys, shared = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
     ranks, hits = np.empty(points.shape[1], np.int64), np.empty(points.shape[1], np.int64)

@@ -1,13 +1,14 @@
-"""Counts and stable-order average precision from packed codes and labels, without the matrix of all pairs.
+"""Counts and stable-order average precision from packed codes, without the matrix of all pairs.
 
-Compiled kernels do the work where numba is installed; otherwise NumPy does, in blocks, with equal results.
+Relevance is by labels, in compiled kernels if numba is installed and otherwise in NumPy with the same results; or by
+pairing: one point, its own in another modality, is relevant to each query.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ from dcmh.evaluation.metrics.ties import check_k
 
 log = logging.getLogger(__name__)
 
-PAIRS = 1 << 19  # for one more thread: half a millisecond of work
+PAIRS = 1 << 19  # per additional thread: half a millisecond of work
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
@@ -57,9 +58,9 @@ def stable_average_precision(
     k: int | None = None,
     counts: Counts | None = None,
 ) -> NDArray[np.float64]:
-    """Average precision of each query, (n_queries,), equally distant points in database order.
+    """Average precision of each query, (n_queries,), with equally distant points in database order.
 
-    Arguments as in `rank_counts`, whose result for the same arguments may be given as `counts` to save time.
+    Arguments as in `rank_counts`, whose result for the same arguments can be given as `counts` to save time.
     """
     sides = _Sides.check(query, database, query_labels, database_labels, bits)
     k = len(database) if k is None else min(check_k(k), len(database))
@@ -109,8 +110,8 @@ def _compiled_stable(
     result = np.zeros(len(query))
 
     def work(rows: slice) -> None:
-        heaps = counts.points[rows], counts.relevant[rows]
-        kernels.stable_sums(query[rows], database, query_labels[rows], database_labels, *heaps, k, result[rows])
+        groups = counts.points[rows], counts.relevant[rows]
+        kernels.stable_sums(query[rows], database, query_labels[rows], database_labels, *groups, k, result[rows])
 
     _in_threads(work, len(query), database.shape[1])
     most = np.minimum(counts.relevant.sum(axis=1), k)
@@ -118,10 +119,10 @@ def _compiled_stable(
 
 
 def _in_threads(work: Callable[[slice], None], n_queries: int, n_database: int) -> None:
-    # Kernels release the GIL. Plain threads, not numba's own: those must not be entered from two threads at once,
-    # which a server does.
+    # Kernels release the GIL. Plain threads, not numba's: those must not be entered from two threads at once, as in a
+    # server.
     threads = min(os.cpu_count() or 1, 1 + n_queries * n_database // PAIRS)
-    step = max(1, -(-n_queries // (8 * threads)))  # small runs, so that no thread waits long for the last one
+    step = max(1, -(-n_queries // (8 * threads)))  # small runs, so that threads finish at about the same time
     runs = [slice(start, start + step) for start in range(0, n_queries, step)]
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, runs):
@@ -152,7 +153,7 @@ class _Sides:
             if labels.ndim != 2 or len(labels) != len(packed):
                 raise DataError(
                     f"The {name} side has {len(packed)} codes but labels of shape {labels.shape}. "
-                    "Give one row of labels a code."
+                    "Give one row of labels per code."
                 )
         if query_labels.shape[1] != database_labels.shape[1]:
             raise DataError(
@@ -174,17 +175,13 @@ class _Sides:
         )
 
     def counts(self) -> Counts:
-        parts = [count(*self._pairs(rows), bits=self.bits) for rows in blocks(len(self.query), len(self.database))]
-        return Counts(
-            np.concatenate([part.points for part in parts]), np.concatenate([part.relevant for part in parts])
-        )
+        return _concatenated([count(*self._pairs(rows), bits=self.bits) for rows in self._blocks()])
 
     def stable(self, k: int) -> NDArray[np.float64]:
-        parts = [
-            average_precision(*self._pairs(rows), ties="stable", k=k)
-            for rows in blocks(len(self.query), len(self.database))
-        ]
-        return np.concatenate(parts)
+        return np.concatenate([average_precision(*self._pairs(rows), k=k) for rows in self._blocks()])
+
+    def _blocks(self) -> Iterator[slice]:
+        return blocks(len(self.query), len(self.database))
 
     def _pairs(self, rows: slice) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
         shared = self.query_labels[rows].astype(np.float32) @ self.database_labels.T.astype(np.float32)
@@ -196,3 +193,29 @@ def _as_words(packed: Bytes) -> Words:
     padded = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), np.uint8)
     padded[:, : packed.shape[1]] = packed
     return padded.view(np.uint64)
+
+
+def _concatenated(counts: Sequence[Counts]) -> Counts:
+    return Counts(np.concatenate([each.points for each in counts]), np.concatenate([each.relevant for each in counts]))
+
+
+# -- relevance by pairing -----------------------------------------------------------------------------------------
+
+
+def paired_counts(query: Bytes, database: Bytes, wanted: NDArray[np.intp], bits: int) -> Counts:
+    """Counts per distance of packed codes; `wanted`, (n_queries,), is the position of each query's own point."""
+    return _concatenated([count(*pair, bits=bits) for pair in _pairs(query, database, wanted)])
+
+
+def paired_stable(
+    query: Bytes, database: Bytes, wanted: NDArray[np.intp], *, k: int | None = None
+) -> NDArray[np.float64]:
+    """1 / rank of each query's own point, (n_queries,), with ties in database order; 0 beyond rank k."""
+    return np.concatenate([average_precision(*pair, k=k) for pair in _pairs(query, database, wanted)])
+
+
+def _pairs(
+    query: Bytes, database: Bytes, wanted: NDArray[np.intp]
+) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.bool_]]]:
+    for rows in blocks(len(query), len(database)):
+        yield hamming(query[rows], database), wanted[rows, None] == np.arange(len(database))

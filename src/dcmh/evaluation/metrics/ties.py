@@ -1,11 +1,11 @@
 """Average precision and relevant points among the first k, under each rule for equally distant points.
 
-A code of c bits has c + 1 distances, so the database falls into c + 1 heaps. Per heap, in the formulas below:
+A code of c bits has c + 1 distances, so the database falls into c + 1 groups of ties. In the formulas below, per group:
 
-    n, r    points, relevant points in the heap            N, R    points, relevant points strictly nearer
+    n, r    points, relevant points in the group           N, R    points, relevant points strictly nearer
     k       the last rank that counts                      H(i)    1 + 1/2 + ... + 1/i
 
-Every sum of a heap over ranks is one over 1 / rank, so differences of H give it without a loop.
+Every sum over the ranks of a group is a sum of 1 / rank, so differences of H give it without a loop.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Floats = NDArray[np.float64]
 
 
 def check_ties(ties: str) -> None:
-    """Refuse a rule that does not exist."""
+    """Raise a ParameterError unless there is such a rule."""
     if ties not in TIES:
         raise ParameterError(f"No rule for ties is called {ties!r}. Available: {', '.join(TIES)}.")
 
 
 def check_k(k: Any) -> int:
-    """Return k, or say why it is no number of ranks."""
+    """k as an int; a ParameterError unless it is a number of ranks."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ParameterError(f"k must be a whole number of ranks, at least 1, not {k!r}.")
     return int(k)
@@ -40,23 +40,23 @@ def check_k(k: Any) -> int:
 
 def average_precision_of(points: NDArray[Any], relevant: NDArray[Any], *, ties: Ties, k: int | None) -> Floats:
     """Average precision of each query from its counts per distance, both (n_queries, n_distances)."""
-    check_heaps_suffice(ties)
+    check_counts_suffice(ties)
     n, r = points.astype(np.int64), relevant.astype(np.int64)  # (n_queries, n_distances)
     last = int(n.sum(axis=1).max(initial=0))
     k = last if k is None else min(check_k(k), last)
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, last + 1))])
     before, hits = n.cumsum(axis=1) - n, r.cumsum(axis=1) - r  # N, R
     if ties == "expected":
-        heaps = _expected(n, r, before, hits, k, harmonic)
+        groups = _expected(n, r, before, hits, k, harmonic)
     else:
         first = before if ties == "best" else before + n - r
-        heaps = _consecutive(r, first, hits, k, harmonic)
+        groups = _consecutive(r, first, hits, k, harmonic)
     most = np.minimum(r.sum(axis=1), k)
-    return np.asarray(heaps.sum(axis=1) / np.maximum(most, 1))
+    return np.asarray(groups.sum(axis=1) / np.maximum(most, 1))
 
 
 def _expected(n: Integers, r: Integers, before: Integers, hits: Integers, k: int, harmonic: Floats) -> Floats:
-    # The point at position p of the heap is relevant with probability r / n, and then has expected precision
+    # The point at position p of the group is relevant with probability r / n, and then has expected precision
     # (R + 1 + (p-1) s) / (N + p), s = (r-1) / (n-1). Positions 1..m lie within the first k ranks, so
     # sum 1 / (N + p) = H(N+m) - H(N), and sum (p-1) / (N + p) = m - (N+1) (H(N+m) - H(N)).
     inside = np.clip(k - before, 0, n)  # m
@@ -66,7 +66,7 @@ def _expected(n: Integers, r: Integers, before: Integers, hits: Integers, k: int
 
 
 def _consecutive(r: Integers, first: Integers, hits: Integers, k: int, harmonic: Floats) -> Floats:
-    # The relevant points of a heap are neighbours, at ranks first + 1 .. first + r, m of them within the first k:
+    # The relevant points of a group are consecutive, at ranks first + 1 .. first + r, m of them within the first k:
     # sum (R + j) / (first + j) over j = 1..m is m + (R - first) (H(first+m) - H(first)).
     inside = np.clip(k - first, 0, r)  # m
     return np.asarray(inside + (hits - first) * (harmonic[first + inside] - harmonic[first]))
@@ -74,24 +74,24 @@ def _consecutive(r: Integers, first: Integers, hits: Integers, k: int, harmonic:
 
 def found_of(points: NDArray[Any], relevant: NDArray[Any], ks: Sequence[int], *, ties: Ties) -> Floats:
     """Relevant points among the first k of each query, (n_queries, len(ks)); expected number if ties="expected"."""
-    check_heaps_suffice(ties)
+    check_counts_suffice(ties)
     n, r = points.astype(np.int64), relevant.astype(np.int64)
     before = n.cumsum(axis=1) - n
     found = np.zeros((len(n), len(ks)))
     for column, k in enumerate(ks):
-        inside = np.clip(check_k(k) - before, 0, n)  # how many points of the heap lie within the first k ranks
+        inside = np.clip(check_k(k) - before, 0, n)  # points of the group within the first k ranks
         if ties == "expected":
-            heaps = inside * r / np.maximum(n, 1)
+            groups = inside * r / np.maximum(n, 1)
         elif ties == "best":
-            heaps = np.minimum(inside, r)
+            groups = np.minimum(inside, r)
         else:
-            heaps = np.maximum(inside - (n - r), 0)
-        found[:, column] = heaps.sum(axis=1)
+            groups = np.maximum(inside - (n - r), 0)
+        found[:, column] = groups.sum(axis=1)
     return found
 
 
-def check_heaps_suffice(ties: str) -> None:
-    """Refuse the one rule that counts per distance cannot answer."""
+def check_counts_suffice(ties: str) -> None:
+    """Raise a ParameterError for the one rule that needs more than counts per distance."""
     check_ties(ties)
     if ties == "stable":
         raise ParameterError(

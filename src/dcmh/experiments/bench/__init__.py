@@ -1,4 +1,4 @@
-"""Methods × feature sets × lengths × seeds on one data set, one JSON file a run: `dcmh bench`."""
+"""Methods × feature sets × code lengths × seeds on one data set, one JSON file per run: `dcmh bench`."""
 
 from __future__ import annotations
 

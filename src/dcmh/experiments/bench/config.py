@@ -1,4 +1,4 @@
-"""A bench: which methods run on which data, at which lengths, with which seeds. One TOML file.
+"""The configuration of a bench, a TOML file: which methods run on which data, with which code lengths and seeds.
 
 data = "../photos"              a name of `dcmh data`, or a path: from this file's folder, else from the current one
 name = "photos"                 the folder under results/; default: after the data
@@ -11,15 +11,15 @@ k = 50                          only the first k ranks count in MAP; default: al
 
 [split]                         default: the split that the data came with
 queries = 2000
-train = 5000                    default: all that are no queries
+train = 5000                    default: all except the queries
 seed = 0                        without it every run draws its own split, with its own seed
 
-[methods.cca]                   one table a method; settings as in `dcmh methods cca`
+[methods.cca]                   one table per method; settings as in `dcmh methods cca`
 ridge = 1e-3
 [methods.dcmh-fine]             any other name, with the method in it
 method = "dcmh"
-features = ["pixels"]           in place of the list above
-[methods.dcmh-fine.grid]        each value on its own, the other settings as above
+features = ["pixels"]           instead of the list above
+[methods.dcmh-fine.grid]        one run per value, with the other settings as above
 gamma = [0.5, 1, 2]
 """
 
@@ -42,7 +42,7 @@ from dcmh.evaluation.metrics import TIES
 from dcmh.methods.base import Hasher
 
 FEATURES = {
-    "pixels": "the pictures themselves: the method looks at them in its own way",
+    "pixels": "the pictures themselves: the method sees them in its own way",
     "cnn": "the penultimate layer of EfficientNet-Lite0",
     "cnn-f": "the penultimate layer of CNN-F, the paper's; needs weights",
     "sift": "bags of 500 visual words; sift-512 for another number of words",
@@ -55,7 +55,7 @@ _KEYS = ("data", "name", "features", "weights", "bits", "seeds", "ties", "k", "s
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How items are divided; without a number of queries, as the data came."""
+    """How items are divided; without a number of queries, by the split of the data."""
 
     queries: int | None = None
     train: int | None = None
@@ -63,6 +63,7 @@ class SplitPlan:
 
     @property
     def folder(self) -> str:
+        """The name of the folder of results with this split."""
         if self.queries is None:
             return "given"
         parts = [f"queries{self.queries}", f"train{'all' if self.train is None else self.train}"]
@@ -82,7 +83,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Config:
-    """What the file says, checked; paths are found."""
+    """The content of the file, checked and with resolved paths."""
 
     file: Path
     data: str
@@ -97,7 +98,7 @@ class Config:
 
 
 def read(file: Path | str) -> Config:
-    """Read and check a bench file. Whether its data can be read is seen when it runs."""
+    """Read and check a bench file. Whether its data can be read is checked when it runs."""
     file = Path(file)
     try:
         record = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -115,9 +116,9 @@ def _config(file: Path, record: dict[str, Any]) -> Config:
     _check_keys(record, _KEYS, "the bench")
     data = _given(record, "data", str, "a name of dcmh data, or a path")
     known = named(data)
-    where = str(_find(data, file))
+    source = str(_find(data, file))
     if known is not None:
-        where = data if known[1] is None else f"{known[0]}:{_find(str(known[1]), file)}"
+        source = data if known[1] is None else f"{known[0]}:{_find(str(known[1]), file)}"
     features = _features(record.get("features", ["cnn"]))
     ties = record.get("ties", "stable")
     if ties not in TIES:
@@ -125,8 +126,8 @@ def _config(file: Path, record: dict[str, Any]) -> Config:
     weights = record.get("weights")
     return Config(
         file=file,
-        data=where,
-        name=_folder_name(record.get("name", Path(where).stem if known is None else known[0])),
+        data=source,
+        name=_folder_name(record.get("name", Path(source).stem if known is None else known[0])),
         bits=_numbers(record, "bits", 1),
         seeds=_numbers(record, "seeds", 0),
         ties=ties,
@@ -174,29 +175,29 @@ def _entry(label: str, table: Any, features: tuple[str, ...], file: Path) -> Ent
         grid={name: tuple(_as(own[name], value) for value in values) for name, values in grid.items()},
     )
     for point in grid_points(entry):
-        kind_of(method)(**{**entry.settings, **point})  # values that make no sense are refused now, not after an hour
+        kind_of(method)(**{**entry.settings, **point})  # invalid values are refused now, not after an hour
     return entry
 
 
 @cache
 def kind_of(method: str) -> type[Hasher]:
-    """The class of a method; looked up once, as a bench asks for it again and again."""
+    """The class of a method, cached, since a bench looks it up again and again."""
     return methods.get(method)
 
 
 @cache
 def parameters_of(method: str) -> Mapping[str, Any]:
-    """The settings of a method with its own values for them."""
+    """The settings of a method with their default values."""
     return {name: value.default for name, value in inspect.signature(kind_of(method)).parameters.items()}
 
 
 def grid_points(entry: Entry) -> list[dict[str, Any]]:
-    """What each point of the grid changes; the first changes nothing."""
+    """The settings that each point of the grid changes; the first changes nothing."""
     return [{}, *({name: value} for name, values in entry.grid.items() for value in values)]
 
 
 def _as(own: Any, value: Any) -> Any:
-    """1 as 1.0 where the method's own value is a float, so that both are the same run."""
+    """1 as 1.0 if the default is a float, so that both are the same run."""
     return float(value) if isinstance(own, float) and isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -211,7 +212,7 @@ def _features(value: Any) -> tuple[str, ...]:
 
 
 def _find(path: Any, file: Path) -> Path:
-    """A path counts from the bench's folder; where that does not exist, from the current folder."""
+    """A path relative to the folder of the bench; if it does not exist there, to the current folder."""
     if not isinstance(path, str) or not path:
         raise ParameterError(f"expected a path, not {path!r}.")
     beside = file.resolve().parent / Path(path).expanduser()

@@ -1,4 +1,4 @@
-"""The runs of a bench: one for each method, setting, feature set, length and seed, with the path of its result."""
+"""The runs of a bench: one for each method, setting, feature set, code length and seed, with the path of its result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dcmh.errors import ParameterError
 from dcmh.experiments.bench.config import Config, Entry, grid_points, kind_of, parameters_of
 from dcmh.methods.base import Hasher
 
-NETWORKS = {"cnn": "efficientnet-lite0", "cnn-f": "cnn-f"}  # behind the features of these names
+NETWORKS = {"cnn": "efficientnet-lite0", "cnn-f": "cnn-f"}  # feature set to image network
 _LONGEST = 80  # characters of a folder name; longer ones become a hash
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run. `varied` is what a grid changed of the method's settings; nothing for the runs of the tables."""
+    """One run. `varied` holds the settings that a grid changed; empty for the runs of the tables."""
 
     label: str
     method: str
@@ -32,12 +32,19 @@ class Task:
 
     @property
     def path(self) -> Path:
-        """Of the result, under the folder of all results."""
-        parts = self.features, self.label, _spelt(self.method, self.settings), str(self.bits), f"{self.seed}.json"
+        """The file of the result, relative to the folder of all results."""
+        parts = (
+            self.features,
+            self.label,
+            _settings_name(self.method, self.settings),
+            str(self.bits),
+            f"{self.seed}.json",
+        )
         return self.folder.joinpath(*parts)
 
     @property
-    def spelt(self) -> str:
+    def description(self) -> str:
+        """The run for people, such as: cca · cnn · 16 bits · seed 0."""
         varied = [f"{name} {value}" for name, value in self.varied.items()]
         return " · ".join([self.label, *varied, self.features, f"{self.bits} bits", f"seed {self.seed}"])
 
@@ -57,7 +64,7 @@ def plan(
     bits: Sequence[int] = (),
     seeds: int | None = None,
 ) -> list[Task]:
-    """All runs, or a corner: some methods (by label or method), feature sets, lengths, the first so many seeds."""
+    """All runs, or those of some methods (by label or method), feature sets, code lengths, or the first few seeds."""
     named = {entry.label for entry in config.methods} | {entry.method for entry in config.methods}
     _check("--only", only, named, "methods")
     _check("--features", features, {name for entry in config.methods for name in entry.features}, "feature sets")
@@ -78,17 +85,17 @@ def plan(
                 for length in bits or config.bits:
                     for seed in config.seeds[:seeds]:
                         task = replace(first, bits=length, seed=seed)
-                        tasks.setdefault(task.path, task)  # a point of the grid may be where the others are
+                        tasks.setdefault(task.path, task)  # a point of the grid may equal the default
     return list(tasks.values())
 
 
 def has_network(method: str) -> bool:
-    """Whether a method looks at pictures through an image network of its own."""
+    """Whether a method has an image network of its own."""
     return "network" in parameters_of(method)
 
 
 def _network(entry: Entry, features: str, config: Config) -> dict[str, Any]:
-    """A method with an image network of its own takes the one that the features are named after."""
+    """A method with an image network of its own uses the one that the features are named after."""
     if features not in NETWORKS or not has_network(entry.method):
         return {}
     weights = {"weights": str(config.weights)} if features == "cnn-f" and config.weights else {}
@@ -96,7 +103,7 @@ def _network(entry: Entry, features: str, config: Config) -> dict[str, Any]:
 
 
 def done(task: Task, results: Path) -> dict[str, Any] | None:
-    """The result of a run that exists and is of these very settings; None for one that is still to do."""
+    """The result of a run with exactly these settings; None if it has not been done."""
     try:
         record = json.loads((results / task.path).read_text(encoding="utf-8"))
         same = record["parameters"] == parameters(task.build())
@@ -106,13 +113,13 @@ def done(task: Task, results: Path) -> dict[str, Any] | None:
 
 
 def parameters(model: Hasher) -> dict[str, Any]:
-    """All settings of a method as a result keeps them; on which device it ran is told apart."""
+    """All settings of a method as recorded in a result, except the device, which is recorded separately."""
     values = {name: value for name, value in model.parameters.items() if name != "device"}
     return {name: Path(value).name if name == "weights" and value else value for name, value in values.items()}
 
 
 def summary(tasks: Sequence[Task], finished: int) -> str:
-    """Such as: 7 methods × 3 code lengths × 5 seeds = 105 runs; 12 done, 93 to do."""
+    """The runs for people, such as: 7 methods × 3 code lengths × 5 seeds = 105 runs; 12 done, 93 to do."""
     labels, features = {task.label for task in tasks}, {task.features for task in tasks}
     settings = {task.path.parents[1] for task in tasks}
     if len(settings) not in (len(labels), len(labels) * len(features)):
@@ -130,14 +137,14 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _spelt(method: str, settings: dict[str, Any]) -> str:
-    """The settings that differ from the method's own, as the name of a folder."""
+def _settings_name(method: str, settings: dict[str, Any]) -> str:
+    """The settings that differ from the defaults, as the name of a folder."""
     own = parameters_of(method)
     parts = []
     for name, value in sorted(settings.items()):
         if value != own[name]:
-            said = f"{value:g}" if isinstance(value, float) else str(value)
-            parts.append(f"{name}={Path(said).name if name == 'weights' else said}")
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            parts.append(f"{name}={Path(text).name if name == 'weights' else text}")
     name = ",".join(parts).replace("/", "_") or "default"
     return name if len(name) <= _LONGEST else hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 

@@ -1,4 +1,4 @@
-"""What runs of a bench share: the data, its features, its splits. Computed once a process."""
+"""What the runs of a bench share: the data, its features and its splits, computed once per process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dcmh.methods.base import Hasher
 
 
 class Workbench:
-    """The data of a bench, seen through one feature set at a time."""
+    """The data of a bench in each of its feature sets."""
 
     def __init__(self, config: Config, device: str = "auto") -> None:
         self.config = config
@@ -29,7 +29,7 @@ class Workbench:
 
     @property
     def data(self) -> Dataset:
-        """All items, with frequent words as labels where the source has none."""
+        """All items, with frequent words as labels if the source has none."""
         if self._data is None:
             data = load_dataset(self.config.data)
             if data.labels is None:
@@ -40,29 +40,31 @@ class Workbench:
 
     def notes(self, tasks: Iterable[Task]) -> list[str]:
         """What the user should know about the data."""
-        said = [f"{self.config.name}: {note}" for note in self.data.notes]
+        notes = [f"{self.config.name}: {note}" for note in self.data.notes]
         named = sorted({task.features for task in tasks} - {"given"})
         for name, column in self.data.columns.items():
             if isinstance(column, Images) and column.bags is not None:
                 words = column.bags.values.shape[1]
-                said.append(f"{self.config.name}: sift-{words} is the bags of visual words that the {name}s came with.")
+                notes.append(
+                    f"{self.config.name}: sift-{words} is the bags of visual words that the {name}s came with."
+                )
         vectors = [name for name, column in self.data.columns.items() if isinstance(column, Vectors)]
         if named and not any(isinstance(column, Images) for column in self.data.columns.values()):
-            said.append(
+            notes.append(
                 f"{self.config.name} comes with vectors ({', '.join(vectors)}): they are used as they are, "
                 f"under the name {', '.join(named)}."
             )
-        return said
+        return notes
 
     def split(self, task: Task, model: Hasher) -> Split:
-        """Query, database and training items as the run's method sees them."""
+        """The split in the features of the run."""
         pictures = {name: column for name, column in self.data.columns.items() if isinstance(column, Images)}
         if task.features == "given" and pictures:
             raise DataError(
-                f"{self.config.name} holds pictures, no vectors, so the features 'given' are not there. "
+                f"{self.config.name} holds pictures, not vectors, so there are no features 'given'. "
                 "Take cnn, sift or pixels."
             )
-        # A method that has an image network of its own gets the pictures, and looks at them through that network.
+        # A method with an image network of its own gets the pictures.
         own = task.features in NETWORKS and has_network(task.method)
         features = "pixels" if own else task.features
         if features == "pixels":
@@ -100,7 +102,7 @@ class Workbench:
         from dcmh.inputs.sift import bag_of_visual_words
 
         words = int(features.partition("-")[2] or 500)
-        if column.bags is not None and column.bags.values.shape[1] == words:  # the data set's own
+        if column.bags is not None and column.bags.values.shape[1] == words:  # those of the data set
             return column.bags
         bags = bag_of_visual_words(column, split.train_rows, words=words, progress=self.progress)
         return Vectors(bags, observed=column.observed)
@@ -114,7 +116,7 @@ class Workbench:
         return self.config.weights if features == "cnn-f" else None
 
     def _warm(self, model: Hasher, column: Images) -> None:
-        """Compute the features that the method will ask for, so that its training time is that of learning."""
+        """Compute the features that the method will use in advance, so that training time is that of learning only."""
         view = model._view("image")
         key = (view.network, str(view.weights)) if isinstance(view, FeatureView) else None
         if isinstance(view, FeatureView) and key is not None and key not in self._seen:

@@ -1,4 +1,4 @@
-"""Runs of a bench, one after the other or several at once: data, features, learning, measuring, one file a run."""
+"""Running a bench, sequentially or in parallel: data, features, learning, evaluation, one file per run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import dcmh
 from dcmh import __version__, evaluation, methods
 from dcmh.errors import DataError, DCMHError, DeviceError, MissingExtra
 from dcmh.experiments.bench.config import Config
@@ -32,8 +33,8 @@ from dcmh.util import device as devices
 from dcmh.util.atomic import write_text
 
 FORMAT = 1
-Progress = Callable[[int, int, str, float | None], None]  # runs done, runs in all, what now, seconds left
-_FATAL = (MissingExtra, DeviceError)  # of the machine, not of the method: nothing to put into a table
+Progress = Callable[[int, int, str, float | None], None]  # runs done, runs in total, current run, seconds left
+_FATAL = (MissingExtra, DeviceError)  # of the machine, not of the method: not a result for a table
 
 
 def run(
@@ -45,7 +46,7 @@ def run(
     pace: Pace | None = None,
     progress: Progress | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Run what is to do; gives the record of each run when its file is written."""
+    """Run the tasks; yields the record of each run when its file has been written."""
     pace = pace or Pace()
     say = progress or (lambda done, total, detail, left: None)
 
@@ -56,17 +57,17 @@ def run(
     done = 0
     if jobs > 1 and len(tasks) > 1:
         for task in {(task.method, task.features): task for task in tasks}.values():
-            prepare(task)  # into the cache, so that not every process computes the same
+            prepare(task)  # fill the cache, so that the processes do not all compute the same
         for record in _at_once(bench, tasks, results, jobs):
             done += 1
             pace.note(record)
-            say(done, len(tasks), _spelt(record), (pace.left(tasks, results) or 0) / jobs)
+            say(done, len(tasks), _description(record), (pace.left(tasks, results) or 0) / jobs)
             yield record
         return
     for task in tasks:
         prepare(task)
         left = pace.left(tasks[done:], results)
-        say(done, len(tasks), task.spelt, left)
+        say(done, len(tasks), task.description, left)
         record = perform(bench, task, results, progress=_epochs(say, done, len(tasks), task, left))
         done += 1
         pace.note(record)
@@ -77,17 +78,17 @@ def run(
 def _epochs(
     say: Progress, done: int, total: int, task: Task, left: float | None
 ) -> Callable[[Mapping[str, Any]], None]:
-    """Show how far the learning of a run is."""
+    """A callback that shows the progress of training."""
 
     def show(row: Mapping[str, Any]) -> None:
         if "epoch" in row and "epochs" in row:
-            say(done, total, f"{task.spelt} · epoch {row['epoch']}/{row['epochs']}", left)
+            say(done, total, f"{task.description} · epoch {row['epoch']}/{row['epochs']}", left)
 
     return show
 
 
 def perform(bench: Workbench, task: Task, results: Path, *, progress: Any = None) -> dict[str, Any]:
-    """One run, written as one file. A method that refuses is a result too: its sentence."""
+    """One run, written to one file. If the method raises an error, its message is the result."""
     model = task.build(bench.device)
     record = _about(bench.config, task, model, bench.device)
     split = bench.split(task, model)
@@ -112,20 +113,21 @@ def perform(bench: Workbench, task: Task, results: Path, *, progress: Any = None
 
 
 class Pace:
-    """How long runs take, by method: what is left is guessed from those that are done."""
+    """How long runs take, by method, to estimate the remaining time."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
 
     def note(self, record: Mapping[str, Any]) -> None:
-        if "error" in record:  # refusing takes no time, and says nothing about the runs that work
+        """Record the time of a run."""
+        if "error" in record:  # fails early, which says nothing about runs that succeed
             return
         seconds = sum(record["seconds"].values())
         for key in ((record["label"], record["features"]), (record["label"], ""), ("", "")):
             self._seconds[key].append(seconds)
 
     def left(self, tasks: Sequence[Task], results: Path) -> float | None:
-        """Seconds for the runs that have no result yet; None before the first is done."""
+        """Estimated seconds for the runs without a result; None before the first is done."""
         if not self._seconds:
             return None
         return sum(self._guess(task) for task in tasks if not (results / task.path).exists())
@@ -138,7 +140,7 @@ class Pace:
 
 
 class _Timed:
-    """A fitted method that counts the seconds it encodes."""
+    """A fitted method that measures the time it takes to encode."""
 
     def __init__(self, model: Hasher) -> None:
         self.bits, self.modalities = model.bits, model.modalities
@@ -146,6 +148,7 @@ class _Timed:
         self._model = model
 
     def encode(self, **columns: Any) -> NDArray[np.int8]:
+        """See `Hasher.encode`."""
         began = time.perf_counter()
         codes = self._model.encode(**columns)
         self.seconds += time.perf_counter() - began
@@ -154,7 +157,7 @@ class _Timed:
 
 # -- several at once --------------------------------------------------------------------------------------------------
 
-_bench: Workbench | None = None  # of a process that serves a pool
+_bench: Workbench | None = None  # of a worker process
 
 
 def _at_once(bench: Workbench, tasks: Sequence[Task], results: Path, jobs: int) -> Iterator[dict[str, Any]]:
@@ -174,8 +177,8 @@ def _at_once(bench: Workbench, tasks: Sequence[Task], results: Path, jobs: int) 
                     yield future.result()
         except BrokenProcessPool as error:
             raise DataError(
-                "A process of the bench was ended from outside, perhaps for want of memory. What is done is kept: "
-                "give the same command again, with fewer --jobs."
+                "A process of the bench was killed, perhaps for lack of memory. Finished runs are kept: "
+                "repeat the command with fewer --jobs."
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -194,7 +197,7 @@ def _serve(task: Task, results: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """Set variables that are not set yet, for processes that start within the block."""
+    """Set variables that are not set yet, for processes started within the block."""
     added = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -204,7 +207,7 @@ def _environment(**values: str) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-# -- what a result says -----------------------------------------------------------------------------------------------
+# -- the record of a run -----------------------------------------------------------------------------------------------
 
 
 def _about(config: Config, task: Task, model: Hasher, device: str) -> dict[str, Any]:
@@ -230,7 +233,7 @@ def _about(config: Config, task: Task, model: Hasher, device: str) -> dict[str, 
 
 @cache
 def _title(method: str) -> str:
-    """The method's name as papers write it: what stands before the colon in the first line of its file."""
+    """The method's name as in the literature: the part before the colon in the first line of its docstring."""
     return methods.available()[method].partition(":")[0]
 
 
@@ -240,25 +243,25 @@ def _device_name(device: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"dcmh": __version__, "python": platform.python_version(), "numpy": np.__version__}
-    return found | {"torch": str(torch.__version__)}
+    numpy, torch_version = str(np.__version__), str(torch.__version__)
+    return {"dcmh": __version__, "python": platform.python_version(), "numpy": numpy, "torch": torch_version}
 
 
 @cache
 def _commit() -> str | None:
-    """The commit of the source this runs from, with + where files were changed since; None where it is no checkout."""
-    here = Path(__file__).parents[1]
+    """The commit of the package's source, with + if files were changed since; None if it is not a checkout."""
+    package = Path(dcmh.__file__).parent
 
     def git(*words: str) -> str:
-        said = subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, timeout=10, check=True)
-        return said.stdout.strip()
+        command = ["git", "-C", str(package), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
-        commit = git("log", "-1", "--format=%H", "--", ".")  # nothing where the folder is not part of the repository
+        commit = git("log", "-1", "--format=%H", "--", ".")  # empty if the folder is not part of the repository
         return f"{commit}{'+' if git('status', '--porcelain', '--', '.') else ''}" if commit else None
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _spelt(record: Mapping[str, Any]) -> str:
+def _description(record: Mapping[str, Any]) -> str:
     return f"{record['label']} · {record['features']} · {record['bits']} bits · seed {record['seed']}"

@@ -1,4 +1,4 @@
-"""Tables and figures from the files that `dcmh bench` wrote, and from nothing else: `dcmh report`."""
+"""Tables and figures, made only from the files that `dcmh bench` wrote: `dcmh report`."""
 
 from __future__ import annotations
 

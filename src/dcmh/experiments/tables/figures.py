@@ -1,4 +1,4 @@
-"""Figures of results, each with the CSV behind it: precision-recall curves, and MAP over gamma and over eta."""
+"""Figures, each with a CSV file of its data: precision-recall curves, and MAP over gamma and over eta."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARKERS = "osD^v<>pP*Xh"
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of a panel; `spread` is None where there is one seed. NaN leaves a gap."""
+    """One curve of a panel; `spread` is None if there is only one seed. NaN leaves a gap."""
 
     title: str
     x: tuple[float, ...]
@@ -35,13 +35,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
+    """One pair of axes of a figure."""
+
     title: str
     curves: tuple[Curve, ...]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels in rows. `table` is what the curves are drawn from, its header first."""
+    """Panels in rows. `table` holds the data of the curves, its header first."""
 
     name: str
     caption: str
@@ -53,7 +55,7 @@ class Figure:
 
 
 def figures(groups: Sequence[Group], kind: str, *, ties: Ties = "stable") -> list[Figure]:
-    """All figures of a kind (pr, gamma or eta) that the results have runs for."""
+    """All figures of a kind (pr, gamma or eta) for which there are results."""
     made = []
     for group in groups:
         several = sum(other.data == group.data for other in groups) > 1
@@ -71,7 +73,7 @@ def figures(groups: Sequence[Group], kind: str, *, ties: Ties = "stable") -> lis
 
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
-    """Write a figure as SVG, PNG and CSV; the files."""
+    """Write a figure as SVG, PNG and CSV; returns the files."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Canvas
@@ -79,7 +81,7 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
         raise MissingExtra('Figures need matplotlib. Install: pip install "dcmh[bench]"') from error
     rows, columns = len(figure.panels), max(len(row) for row in figure.panels)
     files = [folder / f"{figure.name}.{suffix}" for suffix in ("svg", "png", "csv")]
-    # A fixed salt and no date: the same results give the same bytes.
+    # With a fixed salt and no date, the same results give the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "dcmh", "svg.fonttype": "none", "font.size": 9}):
         canvas = Canvas(figsize=(3.6 * columns, 3.0 * rows), layout="constrained")
         axes = canvas.subplots(rows, columns, squeeze=False)
@@ -101,12 +103,17 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
 
 
 def _panel(axes: Any, figure: Figure, panel: Panel, titles: Sequence[str]) -> dict[str, Any]:
-    """Draw the curves; a title has the same colour in every panel. Gives what the legend shows."""
+    """Draw the curves; a title has the same colour in every panel. Returns the entries of the legend."""
     shown = {}
     for curve in panel.curves:
-        place = titles.index(curve.title)
-        look = {"color": f"C{place % 10}", "marker": _MARKERS[place % len(_MARKERS)], "markersize": 3, "linewidth": 1}
-        shown[curve.title] = axes.errorbar(curve.x, curve.y, yerr=curve.spread, **look)
+        number = titles.index(curve.title)
+        style = {
+            "color": f"C{number % 10}",
+            "marker": _MARKERS[number % len(_MARKERS)],
+            "markersize": 3,
+            "linewidth": 1,
+        }
+        shown[curve.title] = axes.errorbar(curve.x, curve.y, yerr=curve.spread, **style)
     axes.set(title=panel.title, xlabel=figure.x, ylabel=figure.y)
     axes.grid(alpha=0.3)
     if figure.logarithmic:
@@ -120,7 +127,7 @@ def _panel(axes: Any, figure: Figure, panel: Panel, titles: Sequence[str]) -> di
 
 
 def _precision_recall(group: Group, features: str, name: str) -> Figure:
-    """One panel for each length and direction: precision over recall, for every radius from 0 on, pooled over queries."""
+    """One panel per code length and direction: precision over recall for every radius, pooled over queries."""
     methods = group.lines(features)
     lengths = sorted({run.bits for line in methods for run in line.runs if run.report is not None})
     if not lengths:
@@ -136,14 +143,14 @@ def _precision_recall(group: Group, features: str, name: str) -> Figure:
             curves = []
             for line in methods:
                 reports = [run.report for run in line.at(bits) if run.report is not None]
-                found = [report[direction].lookup for report in reports if direction in report.directions]
-                if not found:
+                lookups = [report[direction].lookup for report in reports if direction in report.directions]
+                if not lookups:
                     continue
-                precision = [_mean([f.precision[r] for f in found]) for r in range(bits + 1)]
-                recall = [_mean([f.recall[r] for f in found]) for r in range(bits + 1)]
+                precision = [_mean([lookup.precision[r] for lookup in lookups]) for r in range(bits + 1)]
+                recall = [_mean([lookup.recall[r] for lookup in lookups]) for r in range(bits + 1)]
                 curves.append(Curve(line.title, tuple(recall), tuple(precision)))
                 rows += [
-                    (direction, bits, line.title, r, _said(precision[r]), _said(recall[r])) for r in range(bits + 1)
+                    (direction, bits, line.title, r, _number(precision[r]), _number(recall[r])) for r in range(bits + 1)
                 ]
             across.append(Panel(f"{short(direction, directions)}, {bits} bits", tuple(curves)))
         panels.append(tuple(across))
@@ -152,7 +159,7 @@ def _precision_recall(group: Group, features: str, name: str) -> Figure:
 
 
 def _sensitivity(group: Group, setting: str, ties: Ties, tail: str) -> list[Figure]:
-    """MAP over one setting, for every method and feature set that has several values of it."""
+    """MAP over one setting, for every method and feature set with several values of it."""
     made = []
     for features, label in sorted({(run.features, run.label) for run in group.runs if setting in run.varied}):
         runs = [
@@ -178,13 +185,13 @@ def _over(runs: list[Run], setting: str, ties: Ties, name: str, about: str) -> F
         for bits in sorted({run.bits for run in runs}):
             points = []
             for value in sorted({float(run.parameters[setting]) for run in runs}):
-                here = [run for run in runs if run.bits == bits and float(run.parameters[setting]) == value]
-                reports = [run.report for run in here if run.report is not None]
-                found = [report[direction].map[ties] for report in reports if direction in report.directions]
-                mean, spread = mean_and_spread(found)
+                same = [run for run in runs if run.bits == bits and float(run.parameters[setting]) == value]
+                reports = [run.report for run in same if run.report is not None]
+                maps = [report[direction].map[ties] for report in reports if direction in report.directions]
+                mean, spread = mean_and_spread(maps)
                 if mean is not None:
                     points.append((value, mean, spread))
-                    rows.append((direction, bits, value, _said(mean), _said(spread), len(found)))
+                    rows.append((direction, bits, value, _number(mean), _number(spread), len(maps)))
             spreads = tuple(spread or 0.0 for _, _, spread in points)
             curves.append(
                 Curve(
@@ -201,14 +208,14 @@ def _over(runs: list[Run], setting: str, ties: Ties, name: str, about: str) -> F
 
 
 def over_setting(setting: str, points: Sequence[tuple[float, dict[str, float]]], title: str, y: str) -> Figure:
-    """MAP over one setting, a panel for each direction, from (value, MAP by direction) in rising order."""
+    """MAP over one setting, one panel per direction, from (value, MAP by direction) in ascending order."""
     directions = list(points[0][1])
     rows: list[tuple[Any, ...]] = [("direction", setting, "map")]
     panels = []
     for direction in directions:
-        x, maps = tuple(value for value, _ in points), tuple(found[direction] for _, found in points)
+        x, maps = tuple(value for value, _ in points), tuple(by_direction[direction] for _, by_direction in points)
         panels.append(Panel(short(direction, directions), (Curve(title, x, maps),)))
-        rows += [(direction, value, _said(found)) for value, found in zip(x, maps, strict=True)]
+        rows += [(direction, value, _number(mean)) for value, mean in zip(x, maps, strict=True)]
     return Figure(setting, f"MAP over {setting}", SETTINGS[setting], y, True, (tuple(panels),), tuple(rows))
 
 
@@ -221,5 +228,5 @@ def _mean(values: Sequence[float]) -> float:
     return float("nan") if mean is None else mean
 
 
-def _said(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "" if value is None or np.isnan(value) else repr(round(value, 6))

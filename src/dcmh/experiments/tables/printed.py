@@ -1,4 +1,4 @@
-"""The paper's printed numbers: one TOML a table in the folder dcmh/paper."""
+"""The numbers printed in the paper: one TOML file per table in the folder dcmh/paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Printed:
-    """One printed table. `source` is its label in the paper; `values` are by direction and method."""
+    """One printed table. `source` is its label in the paper; `values` is by direction and method."""
 
     source: str
     caption: str
@@ -29,15 +29,19 @@ class Printed:
     values: Mapping[str, Mapping[str, Any]]
 
     def map(self, direction: str, method: str, bits: int) -> float | None:
-        found = self.values.get(direction, {}).get(method)
-        return None if found is None or bits not in self.bits else float(found[self.bits.index(bits)])
+        """The printed MAP; None if there is none."""
+        values = self.values.get(direction, {}).get(method)
+        return None if values is None or bits not in self.bits else float(values[self.bits.index(bits)])
 
     def lookup(self, direction: str, method: str, measure: str, radius: int) -> float | None:
-        """`measure` is precision, recall or f."""
-        found = self.values.get(direction, {}).get(method)
-        return None if found is None or radius not in self.radius else float(found[measure][self.radius.index(radius)])
+        """The printed precision, recall or f (`measure`) of hash lookup; None if there is none."""
+        values = self.values.get(direction, {}).get(method)
+        if values is None or radius not in self.radius:
+            return None
+        return float(values[measure][self.radius.index(radius)])
 
     def has(self, method: str) -> bool:
+        """Whether the table has this method."""
         return any(method in by_method for by_method in self.values.values())
 
 

@@ -30,23 +30,25 @@ _TEX = {
 
 
 def markdown(table: Table) -> str:
-    """The caption, the table with columns in line, and the notes."""
+    """The caption, the table with aligned columns, and the notes."""
     header = [*table.names, *(column.title for column in table.columns)]
     body = [[*row.names, *(_md_cell(cell, row) for cell in row.cells)] for row in table.rows]
     width = [max(3, *(len(line[i]) for line in [header, *body])) for i in range(len(header))]
     rule = ["-" * width[i] if i < len(table.names) else "-" * (width[i] - 1) + ":" for i in range(len(header))]
 
     def line(cells: list[str]) -> str:
-        words = [cell.ljust(width[i]) if i < len(table.names) else cell.rjust(width[i]) for i, cell in enumerate(cells)]
-        return "| " + " | ".join(words) + " |"
+        padded = [
+            cell.ljust(width[i]) if i < len(table.names) else cell.rjust(width[i]) for i, cell in enumerate(cells)
+        ]
+        return "| " + " | ".join(padded) + " |"
 
-    footnotes = [f"{_superscript(place)} {said}" for place, said in enumerate(table.footnotes, 1)]
+    footnotes = [f"{_superscript(number)} {text}" for number, text in enumerate(table.footnotes, 1)]
     parts = [table.caption, "\n".join(map(line, [header, rule, *body])), *footnotes, *table.notes]
     return "\n\n".join(parts) + "\n"
 
 
 def as_csv(table: Table) -> str:
-    """One line a row; every column with its standard deviation beside it. Full precision."""
+    """One line per row; each column is followed by its standard deviation. Full precision."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
     columns = [name for column in table.columns for name in (column.name, f"{column.name}_sd")]
@@ -62,7 +64,7 @@ def as_csv(table: Table) -> str:
 
 
 def tex(table: Table) -> str:
-    """A table environment; needs no package."""
+    """A LaTeX table environment that needs no package."""
     columns = "l" * len(table.names) + "r" * len(table.columns)
     header = " & ".join(_tex(name) for name in [*table.names, *(column.title for column in table.columns)])
     lines = [rf"\begin{{table}}[t]\centering\caption{{{_tex(table.caption)}}}\label{{table:{table.name}}}"]
@@ -71,8 +73,8 @@ def tex(table: Table) -> str:
         cells = [*map(_tex, row.names), *(_tex_cell(cell, row) for cell in row.cells)]
         lines.append(" & ".join(cells) + r" \\")
     lines += [r"\hline", r"\end{tabular}"]
-    footnotes = [f"$^{{{place}}}$ {_tex(said)}" for place, said in enumerate(table.footnotes, 1)]
-    lines += [rf"\par\footnotesize {said}" for said in [*footnotes, *map(_tex, table.notes)]]
+    footnotes = [f"$^{{{number}}}$ {_tex(text)}" for number, text in enumerate(table.footnotes, 1)]
+    lines += [rf"\par\footnotesize {text}" for text in [*footnotes, *map(_tex, table.notes)]]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
@@ -125,8 +127,8 @@ def _number(value: float | None) -> str:
     return "" if value is None else repr(round(value, 6))
 
 
-def _superscript(place: int) -> str:
-    return str(place).translate(_SUPERSCRIPT)
+def _superscript(number: int) -> str:
+    return str(number).translate(_SUPERSCRIPT)
 
 
 def _tex(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Results as `dcmh bench` wrote them: read, checked, and put into groups that belong into the same tables."""
+"""The results that `dcmh bench` wrote: read, checked, and grouped by table."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dcmh.errors import DataError
 from dcmh.evaluation import Report
 
 FORMAT = 1
-PIXELS = "pixels"  # the method looks at the pictures itself, so it belongs into the table of every feature set
-# The paper's order, then the methods that it does not compare.
+PIXELS = "pixels"  # the method sees the pictures themselves, so it belongs in the table of every feature set
+# The order of the paper, then the methods that are not in it.
 _ORDER = ("dcmh", "seph", "seph-linear", "stmh", "scm", "cmfh", "cca", "cvh", "cmssh", "crh", "mlbe", "ridge")
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One file. `report` is None where the method refused; `error` then says why."""
+    """One result. `report` is None if the method failed; `error` is then its message."""
 
     data: str
     fingerprint: str
@@ -41,6 +41,7 @@ class Run:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Run:
+        """The run of a result file."""
         split = record["split"]
         return cls(
             data=record["data"]["name"],
@@ -55,7 +56,7 @@ class Run:
 
     @property
     def settings(self) -> str:
-        """All that tells runs of one label apart, but for length and seed."""
+        """What distinguishes runs of the same label, apart from code length and seed."""
         return json.dumps({k: v for k, v in self.parameters.items() if k not in ("bits", "seed")}, sort_keys=True)
 
 
@@ -69,12 +70,13 @@ class Line:
     runs: tuple[Run, ...]
 
     def at(self, bits: int) -> list[Run]:
+        """The runs with this code length."""
         return [run for run in self.runs if run.bits == bits]
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs on the same data, divided in the same way."""
+    """Runs on the same data with the same split."""
 
     data: str
     split: str
@@ -82,9 +84,9 @@ class Group:
 
     @property
     def features(self) -> list[str]:
-        """The feature sets, each of which has its tables; pixels only where there is nothing else."""
-        found = sorted({run.features for run in self.runs})
-        return [name for name in found if name != PIXELS] or found
+        """The feature sets, each with its own tables; pixels only if there is no other."""
+        names = sorted({run.features for run in self.runs})
+        return [name for name in names if name != PIXELS] or names
 
     def lines(self, features: str) -> list[Line]:
         """The methods of one feature set's tables, in the paper's order; without the points of grids."""
@@ -93,22 +95,22 @@ class Group:
 
 
 def lines(runs: Iterable[Run]) -> list[Line]:
-    """Runs by label and settings. Where one label has several settings, its title says what differs."""
-    found: dict[tuple[str, str, str], list[Run]] = {}
+    """Runs by label and settings. If a label has several settings, titles say how they differ."""
+    grouped: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        found.setdefault((run.label, run.features, run.settings), []).append(run)
-    labels = [label for label, _, _ in found]
+        grouped.setdefault((run.label, run.features, run.settings), []).append(run)
+    labels = [label for label, _, _ in grouped]
     made = []
-    for (label, features, _), members in found.items():
+    for (label, features, _), members in grouped.items():
         title = members[0].title
         if labels.count(label) > 1:
-            title += f" ({_differences(members[0], [r for r in runs_of(found, label) if r is not members[0]])})"
+            title += f" ({_differences(members[0], [r for r in _first_runs(grouped, label) if r is not members[0]])})"
         made.append(Line(title, members[0].method, features, tuple(members)))
-    return sorted(made, key=lambda line: (_place(line.method), line.title))
+    return sorted(made, key=lambda line: (_position(line.method), line.title))
 
 
-def runs_of(found: dict[tuple[str, str, str], list[Run]], label: str) -> list[Run]:
-    return [members[0] for (name, _, _), members in found.items() if name == label]
+def _first_runs(grouped: dict[tuple[str, str, str], list[Run]], label: str) -> list[Run]:
+    return [members[0] for (name, _, _), members in grouped.items() if name == label]
 
 
 def read(folder: Path | str) -> list[Run]:
@@ -130,7 +132,7 @@ def read(folder: Path | str) -> list[Run]:
             if isinstance(error, DataError):
                 raise
             raise DataError(
-                f"{file} is no result of dcmh bench ({error}). Remove it, and run the bench again."
+                f"{file} is not a result of dcmh bench ({error}). Remove it, and run the bench again."
             ) from error
     if not runs:
         raise DataError(f"No results in {folder}. Make some: dcmh bench CONFIG.toml --out {folder}")
@@ -138,13 +140,13 @@ def read(folder: Path | str) -> list[Run]:
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """Runs that belong into the same tables."""
+    """Runs by data and split."""
     keys = sorted({(run.data, run.split) for run in runs})
     return [Group(*key, tuple(run for run in runs if (run.data, run.split) == key)) for key in keys]
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and standard deviation (n - 1) of what is defined; None where there is too little for them."""
+    """Mean and standard deviation (n - 1) of the values that are not NaN; None if there are too few."""
     known = np.array([value for value in values if not np.isnan(value)])
     if not len(known):
         return None, None
@@ -157,11 +159,11 @@ def _differences(run: Run, others: Sequence[Run]) -> str:
         for name, value in run.parameters.items()
         if name not in ("bits", "seed") and any(other.parameters.get(name) != value for other in others)
     ]
-    said = [f"{name} {run.parameters[name]}" for name in differing]
+    words = [f"{name} {run.parameters[name]}" for name in differing]
     if any(other.features != run.features for other in others):
-        said.insert(0, run.features)
-    return ", ".join(said)
+        words.insert(0, run.features)
+    return ", ".join(words)
 
 
-def _place(method: str) -> int:
+def _position(method: str) -> int:
     return _ORDER.index(method) if method in _ORDER else len(_ORDER)

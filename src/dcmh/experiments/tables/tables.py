@@ -1,4 +1,4 @@
-"""Results as tables: MAP of Hamming ranking, and hash lookup. What a table says; `render` gives it a form."""
+"""Results as tables: MAP of Hamming ranking, and hash lookup. `render` formats them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dcmh.experiments.tables import printed
 from dcmh.experiments.tables.printed import Printed
 from dcmh.experiments.tables.results import PIXELS, Group, Line, mean_and_spread
 
-LOOKUP_BITS = 16  # the paper's
+LOOKUP_BITS = 16  # as in the paper
 RADII = (0, 1, 2)
 _MEASURES = {"precision": "Precision", "recall": "Recall", "f": "F-measure"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, its standard deviation over seeds, and the footnote that says why it is missing."""
+    """A number, its standard deviation over seeds, and the number of the footnote if it is missing."""
 
     value: float | None = None
     spread: float | None = None
@@ -30,7 +30,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """`name` for programs, `title` for people."""
+    """A column: `name` for programs, `title` for people."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """`kind`: method, paper, difference or chance."""
+    """A row. `kind` is method, paper, difference or chance."""
 
     names: tuple[str, ...]
     cells: tuple[Cell, ...]
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is that of its files. `footnotes` are those that cells are marked with, counted from 1."""
+    """A table. `name` is that of its files; cells refer to `footnotes` by number, from 1."""
 
     name: str
     caption: str
@@ -114,7 +114,7 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
     footnotes = _Footnotes()
     paper = printed.find(group.data, features, "lookup") if against_paper and bits == LOOKUP_BITS else None
     rows: list[Row] = []
-    beside: list[list[float | None] | None] = []  # what the paper prints, where it does
+    beside: list[list[float | None] | None] = []  # the printed numbers, if there are any
     for line, measure in product(lines, _MEASURES):
         cells = [
             _cell(line, bits, direction, lambda found, m=measure, r=radius: getattr(found.lookup, m)[r], footnotes)  # type: ignore[misc]
@@ -147,12 +147,13 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
 
 
 class _Footnotes:
-    """Sentences of methods that refused, each once."""
+    """The error messages of methods that failed, each once."""
 
     def __init__(self) -> None:
         self.sentences: tuple[str, ...] = ()
 
     def mark(self, sentence: str) -> int:
+        """The number of the footnote with this sentence."""
         if sentence not in self.sentences:
             self.sentences = (*self.sentences, sentence)
         return self.sentences.index(sentence) + 1
@@ -164,22 +165,22 @@ def _cell(
     runs = line.at(bits)
     reports = [run.report for run in runs if run.report is not None and direction in run.report.directions]
     values = [float(value(report[direction])) for report in reports]
-    refused = next((run for run in runs if run.error is not None), None)
-    mark = None if refused is None else footnotes.mark(f"{line.title}, {bits} bits: {refused.error}")
+    failed = next((run for run in runs if run.error is not None), None)
+    mark = None if failed is None else footnotes.mark(f"{line.title}, {bits} bits: {failed.error}")
     return Cell(*mean_and_spread(values), mark=mark)
 
 
 def _best(rows: list[Row], where: str | None = None) -> list[Row]:
     """Mark the largest value of each column, among the rows of one measure."""
-    asked = [row for row in rows if where is None or where in row.names]
+    compared = [row for row in rows if where is None or where in row.names]
     tops = [
         max((cell.value for cell in column if cell.value is not None), default=None)
-        for column in zip(*(row.cells for row in asked), strict=True)
+        for column in zip(*(row.cells for row in compared), strict=True)
     ]
     marked = []
     for row in rows:
         cells = row.cells
-        if row in asked:
+        if row in compared:
             cells = tuple(
                 replace(cell, best=cell.value is not None and cell.value == top)
                 for cell, top in zip(cells, tops, strict=True)
@@ -189,7 +190,7 @@ def _best(rows: list[Row], where: str | None = None) -> list[Row]:
 
 
 def _beside(rows: list[Row], numbers: Sequence[Sequence[float | None] | None]) -> list[Row]:
-    """Each row with the printed numbers and the differences below it, where there are some."""
+    """Each row followed by the printed numbers and the differences, if there are any."""
     made = []
     for row, values in zip(rows, numbers, strict=True):
         made.append(row)
@@ -206,12 +207,12 @@ def _beside(rows: list[Row], numbers: Sequence[Sequence[float | None] | None]) -
 
 def _directions(lines: Sequence[Line]) -> list[str]:
     reports = [run.report for line in lines for run in line.runs if run.report is not None]
-    found = dict.fromkeys(direction for report in reports for direction in report.directions)
-    return list(found) or ["image_to_text", "text_to_image"]
+    names = dict.fromkeys(direction for report in reports for direction in report.directions)
+    return list(names) or ["image_to_text", "text_to_image"]
 
 
 def _ties(group: Group) -> Ties:
-    """The rule that the bench asked for."""
+    """The tie rule that the bench sets."""
     rules = {run.ties for run in group.runs}
     return rules.pop() if len(rules) == 1 else "stable"  # type: ignore[return-value]
 
@@ -236,8 +237,8 @@ def _seeds(lines: Sequence[Line], bits: int | None = None) -> str:
             if bits in (None, run.bits):
                 runs.setdefault((line.title, run.bits), set()).add(run.seed)
     counts = sorted({len(seeds) for seeds in runs.values()}) or [0]
-    said = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{said} seed" if said == "1" else f"mean ± standard deviation over {said} seeds"
+    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{number} seed" if number == "1" else f"mean ± standard deviation over {number} seeds"
 
 
 def _other_ties(lines: Sequence[Line], ties: Ties) -> list[str]:
@@ -246,22 +247,22 @@ def _other_ties(lines: Sequence[Line], ties: Ties) -> list[str]:
     gaps = [abs(found.map[ties] - found.map[other]) for report in reports for found in report.directions.values()]
     if not gaps:
         return []
-    said = "Database order among ties" if other == "stable" else "The exact mean over all orders of ties"
-    return [f"{said} differs from these runs by at most {max(gaps):.4f}."]
+    rule = "Database order among ties" if other == "stable" else "The exact mean over all orders of ties"
+    return [f"{rule} differs from these runs by at most {max(gaps):.4f}."]
 
 
 def _notes(group: Group, features: str, lines: Sequence[Line], paper: Printed | None, against_paper: bool) -> list[str]:
-    said = []
+    notes = []
     own = [line.title for line in lines if line.features == PIXELS]
     if own and features != PIXELS:
-        said.append(f"{', '.join(own)}: learned from the pictures, not from {features} features.")
+        notes.append(f"{', '.join(own)}: learned from the pictures, not from {features} features.")
     if len({run.fingerprint for line in lines for run in line.runs}) > 1:
-        said.append(
-            "The data changed between these runs, so they do not compare. Delete the old results and run again."
+        notes.append(
+            "The data changed between these runs, so they cannot be compared. Delete the old results and run again."
         )
     if against_paper:
-        said += _about_paper(group, features, lines, paper)
-    return said
+        notes += _about_paper(group, features, lines, paper)
+    return notes
 
 
 def _about_paper(group: Group, features: str, lines: Sequence[Line], paper: Printed | None) -> list[str]:
@@ -269,11 +270,11 @@ def _about_paper(group: Group, features: str, lines: Sequence[Line], paper: Prin
         return [f"The paper has no numbers for {group.data}: it reports on {' and '.join(printed.data_sets())}."]
     if paper is None:
         return [f"The paper has no such table for {group.data} with {features} features."]
-    said = [f"Paper: {paper.source}, {paper.described} features."]
+    notes = [f"Paper: {paper.source}, {paper.described} features."]
     queries, _, train = lines[0].runs[0].sizes
     if (queries, train) != (paper.queries, paper.train):
-        said.append(
+        notes.append(
             f"The paper has {paper.queries:,} queries and {paper.train:,} training items; "
             f"these runs have {queries:,} and {train:,}."
         )
-    return said
+    return notes

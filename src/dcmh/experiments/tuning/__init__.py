@@ -1,10 +1,9 @@
-"""Settings of DCMH chosen on a part of the training items: `dcmh tune`."""
+"""Tuning: settings of DCMH chosen on a part of the training items, for `dcmh tune`."""
 
 from __future__ import annotations
 
-from dcmh.experiments.tuning.parts import Parts, divide
 from dcmh.experiments.tuning.search import SEEDS, STAGES, Outcome, Search
-from dcmh.experiments.tuning.trials import Changes, Result, Trial, Trials, spelt
+from dcmh.experiments.tuning.trials import Changes, Parts, Result, Trial, Trials, describe, divide
 
 __all__ = [
     "SEEDS",
@@ -16,6 +15,6 @@ __all__ = [
     "Search",
     "Trial",
     "Trials",
+    "describe",
     "divide",
-    "spelt",
 ]

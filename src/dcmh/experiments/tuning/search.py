@@ -1,14 +1,14 @@
 """Settings of DCMH chosen on validation items: successive halving over gamma, eta, learning rate, length and dropout.
 
 Only training items are used, never the queries. A tenth of them (`select`) ranks the candidates, another tenth (`confirm`)
-has the last word, and the others are learned from. Three stages train for a quarter, half and the whole length:
+makes the final decision, and the others are learned from. Three stages train for a quarter, half and all of the length:
 
 1. the defaults, and candidates that change one setting; these also give the curves over gamma and over eta,
-2. the defaults, the best of these, and the one that takes from each setting the value that did best,
+2. the defaults, the best of these, and the combination of the best value of each setting,
 3. the defaults and the best, each with two seeds. The best is chosen if it is better than the defaults on `confirm` by
-   twice the standard error of the difference, query by query. Otherwise the defaults stay.
+   twice the standard error of the paired difference over queries. Otherwise the defaults are kept.
 
-The defaults are in every stage. Each trial is one JSON file, so that an interrupted search goes on; its time counts.
+The defaults are in every stage. Each trial is one JSON file, so that an interrupted search continues; its time counts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.dataset import Dataset
-from dcmh.experiments.tuning.parts import divide
-from dcmh.experiments.tuning.trials import Changes, Result, Trial, Trials, iterations, recipe_of, spelt
+from dcmh.experiments.tuning.trials import Changes, Result, Trial, Trials, describe, divide, iterations, recipe_of
 from dcmh.methods.dcmh import DCMH
 from dcmh.methods.dcmh.recipes import Stable
 
-STAGES = (0.25, 0.5, 1.0)  # of the length
+STAGES = (0.25, 0.5, 1.0)  # shares of the full length
 BEST = 3  # candidates that stage 2 takes from stage 1
-SEEDS = (0, 1)  # added to the method's, in stage 3
-SURE = 2.0  # standard errors
+SEEDS = (0, 1)  # added to the method's seed in stage 3
+SURE = 2.0  # standard errors that a gain must exceed
 
-# What each setting is tried at, besides its default; those that matter more come first. `length` multiplies the iterations.
+# The values tried for each setting besides its default, the more important ones first. `length` multiplies the iterations.
 _TRIED: list[tuple[str, float]] = [
     ("gamma", 0.3),
     ("eta", 0.3),
@@ -50,9 +49,9 @@ _TRIED: list[tuple[str, float]] = [
     ("dropout", 0.7),
     ("length", 0.5),
 ]
-_FACTORS = ("gamma", "eta", "learning_rate")  # tried at so many times their default
+_FACTORS = ("gamma", "eta", "learning_rate")  # values are multiples of their default
 
-Progress = Callable[[float, str], None]  # seconds spent, what now
+Progress = Callable[[float, str], None]  # seconds spent, current trial
 
 
 @dataclass
@@ -78,7 +77,7 @@ class Pace(NamedTuple):
 
 
 class Search:
-    """A search over the settings of a method, in a folder of its own."""
+    """A search over the settings of a method, with its own folder."""
 
     def __init__(
         self, method: DCMH, train: Dataset, folder: Path, *, budget: float, trained_share: float = 1.0, fixed: set[str]
@@ -90,14 +89,14 @@ class Search:
         self.budget = budget
         self.results: list[Result] = []
         self.spent = 0.0
-        self.scale = 1.0  # of all lengths, where the budget is short
+        self.scale = 1.0  # of all lengths; smaller if the budget is short
         self._fixed = fixed
         identity = json.dumps([method.identity(train), round(trained_share, 3)])
         self.trials = Trials(method, self.parts, folder, identity)
         self._pace = Pace(0.0, 0.0, 0.0)
 
     def run(self, progress: Progress | None = None) -> Outcome:
-        """Search until done, or until the next trial would not fit into the budget."""
+        """Search until done, or until the next trial does not fit into the budget."""
         self._progress = progress or (lambda seconds, what: None)
         self._measure_pace()
         if self._cost(STAGES[0]) + self._reserve(2) > self._left():
@@ -152,10 +151,12 @@ class Search:
             )
         gain, error = _paired(np.mean(differences, axis=0))
         count = len(self.parts.confirm)
-        told = f"{gain:+.4f} MAP, standard error {error:.4f}, on {count:,} items that took no part in choosing"
+        evidence = f"{gain:+.4f} MAP, standard error {error:.4f}, on {count:,} items that took no part in choosing"
         if gain > SURE * error and min(float(each.mean()) for each in differences) > 0:
-            return self._outcome(changes, f"{spelt(changes)}: {told}.", gain, error)
-        return self._outcome((), f"The defaults stay: the best candidate, {spelt(changes)}, has {told}.", gain, error)
+            return self._outcome(changes, f"{describe(changes)}: {evidence}.", gain, error)
+        return self._outcome(
+            (), f"The defaults stay: the best candidate, {describe(changes)}, has {evidence}.", gain, error
+        )
 
     def _outcome(self, chosen: Changes, verdict: str, gain: float | None = None, error: float | None = None) -> Outcome:
         length = dict(chosen).get("length", 1.0)
@@ -177,8 +178,8 @@ class Search:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def _measure_pace(self) -> None:
-        """A short trial of the defaults tells what the others will cost, and whether all lengths must shrink."""
-        for seed in SEEDS:  # the first one also waits for what is only loaded once
+        """Run short trials of the defaults to estimate the cost of the others, and whether all lengths must shrink."""
+        for seed in SEEDS:  # the first one includes one-off costs such as loading
             trial = Trial((), 1 / 16, seed)
             self._try(trial, shown=False)
         record = self.trials.record(trial)
@@ -203,7 +204,7 @@ class Search:
         return recipe.resting(epochs) if isinstance(recipe, Stable) and recipe.finetune else 0
 
     def _reserve(self, stage: int, changes: Changes = ()) -> float:
-        """What the stages from this one on need at least."""
+        """The minimum cost of the stages from this one on."""
         last = len(SEEDS) * (self._cost(STAGES[2]) + self._cost(STAGES[2], changes))
         return last if stage == 3 else last + (1 + BEST) * self._cost(STAGES[1])
 
@@ -211,8 +212,8 @@ class Search:
         return self.budget - self.spent
 
     def _try(self, trial: Trial, *, shown: bool = True) -> Result:
-        """The result of a trial; its time counts, also where it is from a file."""
-        self._progress(self.spent, f"{spelt(trial.changes)}, {self.trials.epochs(trial)} iterations")
+        """The result of a trial; its time counts, even if it is read from a file."""
+        self._progress(self.spent, f"{describe(trial.changes)}, {self.trials.epochs(trial)} iterations")
         record = self.trials.record(trial)
         select, confirm = (np.array(record[name]) for name in ("select", "confirm"))
         seconds = record["training"] + record["measuring"]
@@ -224,7 +225,7 @@ class Search:
 
 
 def _combined(base: Result, order: list[Result]) -> Changes:
-    """From each setting the value that did best, where that was better than the default by more than an error."""
+    """The best value of each setting that is better than the default by more than the standard error."""
     best: dict[str, float] = {}
     for result in order:  # best first
         ((name, value),) = result.trial.changes

@@ -1,4 +1,7 @@
-"""One training with some settings, measured on validation items; what came of it is a JSON file."""
+"""Trials of a search: one training with some settings, measured on validation items, recorded as a JSON file.
+
+The training items are divided into some to learn from and to search in, some to select by, and some to confirm by.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,60 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh import codes
 from dcmh.data.dataset import Dataset
-from dcmh.evaluation import metrics
-from dcmh.evaluation.metrics.paired import paired_counts
-from dcmh.experiments.tuning.parts import Parts
+from dcmh.errors import DataError
+from dcmh.evaluation import average_precision_by_direction, encode_sides
 from dcmh.methods.dcmh import DCMH
 from dcmh.methods.dcmh.recipes import Recipe
 from dcmh.util.atomic import write_text
 
 FORMAT = 2
 Changes = tuple[tuple[str, float], ...]  # what differs from the defaults; () for the defaults
-_QUERIES = ("select", "confirm")  # the parts that search the database
+_QUERIES = ("select", "confirm")  # the parts that serve as queries
+FEWEST = 20  # queries in each of these two parts
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The training items, divided. `database` is what the queries of `select` and `confirm` search."""
+
+    learn: Dataset
+    database: Dataset
+    select: Dataset
+    confirm: Dataset
+
+
+def divide(train: Dataset, trained_share: float, seed: int) -> Parts:
+    """A tenth of the items to select by, a tenth to confirm by, the others to learn from and to search in.
+
+    `trained_share` is the share of training items in the real database. Below 1, some items are excluded from learning,
+    so that the database here has the same composition.
+    """
+    each = max(FEWEST, min(1000, len(train) // 10))
+    outer = train.split(2 * each, None, seed)
+    order = np.random.default_rng(seed).permutation(len(outer.query))
+    rest = outer.database
+    learn = database = rest
+    if trained_share < 0.99:
+        mixed = np.random.default_rng(seed + 1).permutation(len(rest))
+        unseen = mixed[: round(0.15 * len(train))]
+        learned = mixed[len(unseen) :]
+        seen = learned[: round(len(unseen) * trained_share / (1 - trained_share))]
+        learn, database = rest.take(np.sort(learned)), rest.take(np.sort(np.concatenate([unseen, seen])))
+    if len(learn) < 2 * FEWEST:
+        raise DataError(f"{len(train):,} training items are too few to choose settings by. Train with the defaults.")
+    return Parts(learn, database, outer.query.take(np.sort(order[:each])), outer.query.take(np.sort(order[each:])))
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training with some settings. `stage` is the share of the length."""
+    """One training with some settings. `stage` is the share of the full length."""
 
     changes: Changes
     stage: float
@@ -37,13 +70,14 @@ class Trial:
 
     @property
     def name(self) -> str:
-        said = ",".join(f"{name}={value:g}" for name, value in self.changes) or "defaults"
-        return f"{said}-{self.stage:.3g}-{self.seed}"
+        """The name of its file, without suffix."""
+        settings = ",".join(f"{name}={value:g}" for name, value in self.changes) or "defaults"
+        return f"{settings}-{self.stage:.3g}-{self.seed}"
 
 
 @dataclass
 class Result:
-    """What a trial gave: for each query of the two parts the mean over directions of its average precision."""
+    """The result of a trial: the average precision of each query in the two parts, averaged over directions."""
 
     trial: Trial
     epochs: int
@@ -54,17 +88,17 @@ class Result:
 
     @property
     def score(self) -> float:
-        """What candidates are ranked by: MAP on the items that select."""
+        """MAP on `select`, by which candidates are ranked."""
         return float(self.select.mean())
 
     @property
     def confirmed(self) -> float:
-        """MAP on the items that confirm, which rank nothing."""
+        """MAP on `confirm`, which ranks nothing."""
         return float(self.confirm.mean())
 
 
 class Trials:
-    """Trials of one method, each a file in a folder. Files of another `identity` are not taken for one's own."""
+    """Trials of one method, each a file in a folder. Files with another `identity` are ignored."""
 
     def __init__(self, method: DCMH, parts: Parts, folder: Path, identity: str) -> None:
         self.method = method
@@ -73,15 +107,16 @@ class Trials:
         self.identity = identity
 
     def epochs(self, trial: Trial) -> int:
+        """The number of iterations of a trial."""
         length = dict(trial.changes).get("length", 1.0)
         return max(1, round(iterations(self.method, self.parts.learn) * length * trial.stage))
 
     def record(self, trial: Trial) -> dict[str, Any]:
-        """What a trial gave, from its file where there is one."""
+        """The record of a trial, from its file if there is one."""
         return self.read(trial) or self.perform(trial)
 
     def perform(self, trial: Trial) -> dict[str, Any]:
-        """Train, measure, write the file."""
+        """Train, measure, and write the file."""
         changed = {name: value for name, value in trial.changes if name != "length"}
         settings = self.method.parameters | changed
         settings |= {"epochs": self.epochs(trial), "seed": self.method.seed + trial.seed, "validation": 0.0}
@@ -97,7 +132,7 @@ class Trials:
             "seed": trial.seed,
             "epochs": settings["epochs"],
             "iteration": _median(model.history_, resting=False),
-            "resting": _median(model.history_, resting=True),  # the same while an image network rests; None: none does
+            "resting": _median(model.history_, resting=True),  # while the image network is frozen; None: it never is
             "training": round(trained - began, 3),
             "measuring": round(time.perf_counter() - trained, 3),
             "directions": {name: round(float(values.mean()), 5) for name, values in measured["select"].items()},
@@ -108,10 +143,11 @@ class Trials:
         return record
 
     def file(self, trial: Trial) -> Path:
+        """The file of a trial."""
         return self.folder / "trials" / f"{trial.name}.json"
 
     def read(self, trial: Trial) -> dict[str, Any] | None:
-        """What a finished trial of this very search wrote."""
+        """The record of a finished trial of this search; None if there is none."""
         try:
             record = json.loads(self.file(trial).read_text(encoding="utf-8"))
             same = record["format"] == FORMAT and record["identity"] == self.identity
@@ -120,14 +156,14 @@ class Trials:
         return dict(record) if same else None
 
 
-def spelt(changes: Changes) -> str:
-    """Such as: gamma 0.3, length x2."""
-    said = [f"length x{value:g}" if name == "length" else f"{name} {value:g}" for name, value in changes]
-    return ", ".join(said) or "defaults"
+def describe(changes: Changes) -> str:
+    """The changes for people, such as: gamma 0.3, length x2."""
+    words = [f"length x{value:g}" if name == "length" else f"{name} {value:g}" for name, value in changes]
+    return ", ".join(words) or "defaults"
 
 
 def iterations(method: DCMH, train: Dataset) -> int:
-    """How many iterations the method would take on these items."""
+    """The number of iterations that the method would take on these items."""
     if method.epochs is not None:
         return method.epochs
     fewest = min(int(train.observed(name).sum()) for name in train.modalities)
@@ -135,30 +171,18 @@ def iterations(method: DCMH, train: Dataset) -> int:
 
 
 def recipe_of(method: DCMH, train: Dataset) -> Recipe:
-    """The recipe by which the method would learn from these items: another one where pictures are fine-tuned."""
+    """The recipe by which the method would learn from these items; it differs if pictures are fine-tuned."""
     return method._recipe({name: method._view(column.kind) for name, column in train.columns.items()})
 
 
 def _median(history: list[dict[str, Any]], *, resting: bool) -> float | None:
-    """Seconds of an iteration."""
-    found = [row["seconds"] for row in history if row["resting"] == resting]
-    return float(np.median(found)) if found else None
+    """Median seconds per iteration; None if there is none."""
+    seconds = [row["seconds"] for row in history if row["resting"] == resting]
+    return float(np.median(seconds)) if seconds else None
 
 
 def _per_query(model: DCMH, query: Dataset, database: Dataset) -> Mapping[str, NDArray[np.float64]]:
-    """Average precision of each query in each direction; 1 / rank of its own item where there are no labels."""
-    found = {}
-    for a, b in permutations(model.modalities, 2):
-        there = np.flatnonzero(database.observed(b))
-        asked, pool = (
-            codes.pack(model.encode(**{a: query[a]})),
-            codes.pack(model.encode(**{b: database[b].take(there)})),
-        )
-        if query.labels is not None and database.labels is not None:
-            counts = metrics.rank_counts(asked, pool, query.labels, database.labels[there], model.bits)
-        else:
-            own = codes.pack(model.encode(**{b: query[b]}))
-            wanted = len(pool) + np.arange(len(own))
-            counts = paired_counts(asked, np.concatenate([pool, own]), wanted, model.bits)
-        found[f"{a}_to_{b}"] = counts.average_precision(ties="expected")
-    return found
+    """Average precision of each query in each direction; without labels, 1 / rank of its own item."""
+    labelled = query.labels is not None and database.labels is not None
+    sides = encode_sides(model, query, database, "labels" if labelled else "pairing")
+    return average_precision_by_direction(*sides, model.bits)

@@ -25,6 +25,7 @@ from dcmh.methods import folder as model_folder
 from dcmh.stores.base import UNFINISHED, UPDATE, UPLOADS, check_model
 from dcmh.stores.local.catalogue import Catalogue
 from dcmh.util.atomic import whole_folder, write_text
+from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
@@ -89,24 +90,15 @@ def write_header(folder: Path, **record: Any) -> None:
 def writer(folder: Path) -> Iterator[None]:
     """Inside the block this process is the only writer of the folder, which is created if it does not exist."""
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = open(folder / LOCK, "w")  # noqa: SIM115 - closed below
-    except PermissionError as error:
-        raise ModelError(
-            f"Cannot write to {folder} ({error.strerror}).", hint="Check its permissions, or choose another --out."
-        ) from error
-    with lock:
+    with contextlib.ExitStack() as held:
         try:
-            import fcntl
-        except ImportError:  # Windows: SQLite alone keeps two writers apart there
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(
-                f"Another process is writing {folder}.", hint="Wait for it, or choose another --out."
-            ) from None
+            alone = held.enter_context(locked(folder / LOCK))
+        except PermissionError as error:
+            raise ModelError(
+                f"Cannot write to {folder} ({error.strerror}).", hint="Check its permissions, or choose another --out."
+            ) from error
+        if not alone:
+            raise BusyError(f"Another process is writing {folder}.", hint="Wait for it, or choose another --out.")
         yield
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import check_bits
-from dcmh.index.arguments import as_ids, at_least, is_id, refuse_known, refuse_missing
-from dcmh.index.results import Results
+from dcmh.index.protocol import Results, as_ids, at_least, is_id, refuse_known, refuse_missing
 from dcmh.stores.address import Address, parse
 from dcmh.stores.codes import Packed, as_packed, in_order, measure_recall, new_items, results_of
 from dcmh.stores.milvus.collection import LISTS, Collection, blocks

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import check_bits
 from dcmh.errors import EngineError
-from dcmh.index.arguments import as_ids, at_least, is_id, refuse_known, refuse_missing
-from dcmh.index.results import Results
+from dcmh.index.protocol import Results, as_ids, at_least, is_id, refuse_known, refuse_missing
 from dcmh.stores.address import Address, parse
 from dcmh.stores.codes import Found, Packed, as_packed, in_order, measure_recall, new_items, results_of
 from dcmh.stores.postgres import lookups

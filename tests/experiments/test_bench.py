@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dcmh
 from dcmh.errors import DataError, MissingExtra, ParameterError
 from dcmh.experiments import bench
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = """
 data = "mini.mat"
 features = ["given"]
@@ -211,7 +213,7 @@ def test_features_that_are_not_there_are_said(folder):
     for said in ("given", "cnn-f"):
         text = f'data = "toy"\nfeatures = ["{said}"]\nbits = 8\nseeds = 0\n[split]\nqueries = 20\n[methods.ridge]\n'
         (folder / "toy.toml").write_text(text)
-        why = "toy holds pictures, no vectors" if said == "given" else "The features cnn-f need MatConvNet's"
+        why = "toy holds pictures, not vectors" if said == "given" else "The features cnn-f need MatConvNet's"
         with pytest.raises(DataError, match=why):
             run(folder, bench.read(folder / "toy.toml"))
 
@@ -234,3 +236,12 @@ def test_a_missing_extra_is_no_result(folder, monkeypatch):
     with pytest.raises(MissingExtra):
         run(folder)
     assert not (folder / "results").exists()
+
+
+def test_a_result_names_the_commit_of_the_whole_package():
+    from dcmh.experiments.bench import work
+
+    package = Path(dcmh.__file__).parent
+    git = ["git", "-C", str(package), "log", "-1", "--format=%H", "--", "."]
+    found = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    assert (work._commit() or "").removesuffix("+") == found

@@ -90,11 +90,11 @@ def test_processes_start_when_many_files_have_come_and_end_when_told(processes, 
     with decoding.Decoder(32) as decoder:
         for ended in (0, 2):
             for group, count in (([0, 1, 2], ended), ([3, 4, 5], ended + 2)):
-                pixels, wrong = decoder.begin(column, group).result()
+                pixels, wrong = decoder.submit(column, group).result()
                 assert np.array_equal(pixels, [images.decode(files[row], 32) for row in group])
                 assert wrong == [None] * 3
                 assert len(processes) == count
-            decoder.rest()
+            decoder.stop_workers()
         assert all(worker.process.returncode is not None for worker in processes)
 
 
@@ -105,22 +105,22 @@ def interrupted():
 def test_an_interrupted_end_leaves_nobody_behind(processes, files, monkeypatch):
     column = Images(files[:6])
     with decoding.Decoder(32) as decoder:
-        decoder.begin(column, [0, 1])
+        decoder.submit(column, [0, 1])
         monkeypatch.setattr(processes[1].process, "communicate", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            decoder.rest()
+            decoder.stop_workers()
         assert all(worker.process.wait(5) is not None for worker in processes)
-        pixels, _ = decoder.begin(column, [3]).result()
+        pixels, _ = decoder.submit(column, [3]).result()
         assert np.array_equal(pixels[0], images.decode(files[3], 32))
 
 
-def test_a_crew_is_as_large_as_its_share_of_the_processors(processes, files, monkeypatch):
+def test_a_pool_is_as_large_as_its_share_of_the_cores(processes, files, monkeypatch):
     monkeypatch.setattr(decoding, "cores", lambda: 12)
     monkeypatch.setattr(decoding, "CORES", 4)
     for said, count in (("3", 4), ("4", 0), ("", 8)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
         with decoding.Decoder(32) as decoder:
-            decoder.begin(Images(files[:1]), [0]).result()
+            decoder.submit(Images(files[:1]), [0]).result()
         assert len(processes) == count
         processes.clear()
 
@@ -136,7 +136,7 @@ def test_paths_mean_the_same_to_processes(processes, files, tmp_path, monkeypatc
         for folder in (".", "far"):
             monkeypatch.chdir(folder)
             for name in ("../link/../one.png" if folder == "far" else "link/../one.png", "one.png"):
-                ((found,), _) = decoder.begin(Images([name]), [0]).result()
+                ((found,), _) = decoder.submit(Images([name]), [0]).result()
                 assert np.array_equal(found, images.decode(Path(name), 32))
     assert len(processes) == 2
 
@@ -151,10 +151,10 @@ def test_what_was_begun_can_be_asked_for_in_any_order_and_after_the_end(processe
     monkeypatch.setattr(decoding, "CHUNK", 1)
     column = Images(files[:6])
     with decoding.Decoder(32) as decoder:
-        begun = [decoder.begin(column, [i % 6, 0, 1, 2]) for i in range(12)]  # more than fits
+        begun = [decoder.submit(column, [i % 6, 0, 1, 2]) for i in range(12)]  # more than fits
         for i in (7, 3, 11):
             assert np.array_equal(begun[i].result()[0][0], images.decode(files[i % 6], 32))
-        decoder.rest()
+        decoder.stop_workers()
         for i in (0, 10):
             assert np.array_equal(begun[i].result()[0][0], images.decode(files[i % 6], 32))
     assert len(processes) == 2
@@ -174,7 +174,7 @@ def test_a_process_that_ends_is_not_missed(processes, files, caplog):
     assert numbers(found) == [[row] for row in range(120)]
     assert all(np.array_equal(pixels[0], images.decode(files[rows[0] % 6], 32)) for rows, pixels in found)
     assert all(worker.process.returncode is not None for worker in processes)
-    assert "a process for it has ended" in caplog.text
+    assert "a worker process has ended" in caplog.text
 
 
 def test_processes_end_with_the_loop(processes, files):
@@ -193,7 +193,7 @@ def test_without_processes_there_are_threads(processes, files, tmp_path, monkeyp
         Path(program).write_text("#!/bin/sh\nexec sleep 100\n")
         Path(program).chmod(0o755)
     monkeypatch.setattr(sys, "executable", program)
-    monkeypatch.setattr(decoding_workers, "PATIENCE", 0.3)
+    monkeypatch.setattr(decoding_workers, "START_TIMEOUT", 0.3)
     column = Images(files[:6])
     assert numbers(decoding.decoded_batches(column, range(6), batch=2, size=32)) == [[0, 1], [2, 3], [4, 5]]
     assert program == "" or "decoded in threads" in caplog.text
@@ -224,7 +224,7 @@ def test_names_that_are_too_long_do_not_fill_the_pipes(processes, tmp_path):
 
 SCRIPT = """
 import pathlib, sys
-from dcmh import decoding
+from dcmh.inputs import decoding
 from dcmh.data import Images
 decoding.FILES = decoding.CORES = 1
 sys.path.append(pathlib.Path("somewhere"))

@@ -11,7 +11,7 @@ import pytest
 from dcmh.data import Dataset, Images, Texts
 from dcmh.data.benchmarks.toy import toy
 from dcmh.errors import DataError
-from dcmh.experiments.tuning import SEEDS, STAGES, Search, Trial, Trials, divide, spelt
+from dcmh.experiments.tuning import SEEDS, STAGES, Search, Trial, Trials, describe, divide
 from dcmh.experiments.tuning.search import Pace
 from dcmh.experiments.tuning.trials import iterations
 from dcmh.methods.dcmh import DCMH
@@ -42,7 +42,7 @@ class Pretended(Trials):
     def perform(self, trial):
         item = 0.1 * np.random.default_rng(0).normal(size=50)  # some are harder than others, for every trial
         noise = item + 0.01 * np.random.default_rng(list(trial.name.encode())).normal(size=50)
-        added = np.sum([self.worth.get(spelt((one,)), (0, 0)) for one in trial.changes] or [(0, 0)], axis=0)
+        added = np.sum([self.worth.get(describe((one,)), (0, 0)) for one in trial.changes] or [(0, 0)], axis=0)
         epochs = self.epochs(trial)
         record = {"format": 2, "identity": self.identity, "changes": dict(trial.changes), "stage": trial.stage}
         record |= {"seed": trial.seed, "epochs": epochs, "training": self.seconds * epochs / 16, "measuring": 0.0}
@@ -105,11 +105,11 @@ def test_the_defaults_stay_unless_the_best_is_confirmed(tmp_path, worth, said):
 def test_the_items_that_confirm_rank_nothing(tmp_path):
     worth = {"gamma 0.3": (0.05, 0.0), "eta 3": (-0.05, 0.4)}
     found = pretended(tmp_path, worth).run()
-    first = {spelt(one.trial.changes): one for one in found.results if one.trial.stage == STAGES[0]}
+    first = {describe(one.trial.changes): one for one in found.results if one.trial.stage == STAGES[0]}
     assert max(first.values(), key=lambda one: one.confirmed).trial.changes == (("eta", 3.0),)
     assert first["eta 3"].confirmed == pytest.approx(first["defaults"].confirmed + 0.4, abs=0.02)
     assert first["eta 3"].score == pytest.approx(first["defaults"].score - 0.05, abs=0.02)
-    assert not [one for one in found.results if "eta 3" in spelt(one.trial.changes) and one.trial.stage > STAGES[0]]
+    assert not [one for one in found.results if "eta 3" in describe(one.trial.changes) and one.trial.stage > STAGES[0]]
 
 
 def test_the_budget_is_kept_and_a_short_one_leaves_the_defaults(tmp_path):

@@ -244,7 +244,7 @@ def test_precision_recall_curves_have_a_point_a_radius(usual):
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"some": "json"}'])
 def test_a_file_that_is_no_result_is_named(tmp_path, text):
     (tmp_path / "notes.json").write_text(text)
-    with pytest.raises(DataError, match=r"notes\.json is no result of dcmh bench"):
+    with pytest.raises(DataError, match=r"notes\.json is not a result of dcmh bench"):
         tables.read(tmp_path)
 
 

@@ -14,7 +14,7 @@ from dcmh.data.columns import Stored
 from dcmh.errors import DataError, ParameterError
 from dcmh.inputs.images import decode
 
-REAL = Path(__file__).parents[2] / "../shared/data/mirflickr25k"
+REAL = Path(__file__).parents[3] / "../shared/data/mirflickr25k"
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_annotations_of_other_photos(broken):
     with (broken / "mirflickr25k_annotations_v080/sky.txt").open("a") as file:
         file.write("41\n")
     with pytest.raises(
-        DataError, match=r"sky.txt names photo '41', which is not there. .* get mirflickr25k_annotations_v080"
+        DataError, match=r"sky.txt names photo '41', which does not exist. .* get mirflickr25k_annotations_v080"
     ):
         load_dataset(f"mirflickr25k:{broken}")
     (broken / "mirflickr25k_annotations_v080/sky.txt").write_text("<html>not found</html>")
@@ -132,7 +132,7 @@ def test_a_truncated_zip(tmp_path):
     whole = archive.read_bytes()
     archive.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(
-        DataError, match=r"mirflickr25k.zip is no whole zip \(File is not a zip file\). Delete it and get it"
+        DataError, match=r"mirflickr25k.zip is damaged \(File is not a zip file\). Delete it and get it"
     ):
         load_dataset(f"mirflickr25k:{tmp_path}/zips")
 

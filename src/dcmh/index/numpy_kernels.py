@@ -1,4 +1,4 @@
-"""The scans of `kernels` in NumPy: equal answers, about thirty times slower, no numba needed."""
+"""The scans of `kernels` in NumPy: the same results without numba, about thirty times slower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = np.uint64(2**64 - 1)
 
 
 def _blocks(words: Words, first: int, end: int, live: Words, query: Words) -> Iterator[tuple[int, Any, Any]]:
-    """First row, distances, and which rows are live (None: all), for each block of rows."""
+    """For each block of rows: its first row, the distances, and which rows are live (None: all)."""
     for start in range(first, end, BLOCK):
         stop = min(start + BLOCK, end)
         distances = np.bitwise_count(words[start:stop, 0] ^ query[0])  # (rows,) uint8
@@ -45,7 +45,7 @@ def nearest(
     q1: int,
     out: Words,
 ) -> None:
-    """As `kernels.nearest`."""
+    """See `kernels.nearest`."""
     k = out.shape[1]
     words, queries = words.reshape(-1, len(width)), queries.reshape(-1, len(width))
     for query in range(q0, q1):
@@ -74,7 +74,7 @@ def near(
     q1: int,
     radius: int,
 ) -> Words:
-    """As `kernels.near`."""
+    """See `kernels.near`."""
     words, queries = words.reshape(-1, len(width)), queries.reshape(-1, len(width))
     keys = [np.empty(0, np.uint64)]
     for query in range(q0, q1):

@@ -155,7 +155,7 @@ def test_json_has_null_where_nothing_is_returned(split):
 
 
 def test_foreign_json():
-    with pytest.raises(DataError, match="no evaluation report: it lacks 'queries'"):
+    with pytest.raises(DataError, match="not an evaluation report: it lacks 'queries'"):
         Report.from_json({"bits": 16})
 
 
@@ -176,7 +176,7 @@ def test_refuses_what_cannot_be_measured(split):
         evaluate(Signs(), split, k=0)
     model = Signs()
     model.modalities = ("image",)
-    with pytest.raises(DataError, match="two modalities or more"):
+    with pytest.raises(DataError, match="two or more modalities"):
         evaluate(model, split)
     split.database.seen["text"][:] = False
     with pytest.raises(DataError, match="No item of the database part has the modality 'text'"):

@@ -12,7 +12,7 @@ from dcmh import codes
 from dcmh.data import Dataset, Vectors
 from dcmh.errors import DataError
 from dcmh.evaluation import Report, short
-from dcmh.evaluation.metrics.paired import paired_counts, paired_stable
+from dcmh.evaluation.metrics.packed import paired_counts, paired_stable
 
 
 def packed(n, bits, seed):
@@ -95,3 +95,29 @@ def test_joint_codes_beside_the_others():
 def test_short_names_of_directions():
     assert short("image_to_text", ["image_to_text", "text_to_image"]) == "I→T"
     assert short("title_to_image", ["title_to_tags", "title_to_image"]) == "title→image"
+
+
+def test_average_precision_by_direction_is_what_evaluate_reports():
+    from dcmh.evaluation import average_precision_by_direction, encode_sides
+
+    data = dcmh.load_dataset("toy", n=80)
+    split = data.split(queries=20, seed=0)
+    model = dcmh.methods.get("cca")(bits=8).fit(
+        Dataset({"image": Vectors(pixels(split.train)), "text": split.train.text}, labels=split.train.labels)
+    )
+    query, database = (
+        Dataset({"image": Vectors(pixels(part)), "text": part.text}, labels=part.labels, ids=part.ids)
+        for part in (split.query, split.database)
+    )
+    for relevance in ("labels", "pairing"):
+        sides = encode_sides(model, query, database, relevance)
+        by_query = average_precision_by_direction(*sides, model.bits)
+        report = dcmh.evaluate(model, replace(split, query=query, database=database), relevance=relevance)
+        assert list(by_query) == list(report.directions) == ["image_to_text", "text_to_image"]
+        for direction, values in by_query.items():
+            assert values.shape == (20,)
+            assert values.mean() == pytest.approx(report[direction].map["expected"])
+
+
+def pixels(part):
+    return np.stack([picture.reshape(-1) for picture in part.image.values]).astype(np.float32)

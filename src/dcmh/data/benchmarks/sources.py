@@ -1,7 +1,7 @@
-"""The benchmarks that people fetch: what they are, where their files come from, under which terms. One table.
+"""The benchmarks that can be downloaded: what they contain, where their files come from, and under which terms.
 
-What is known of a file is only what its publishers, or several independent copies, say: `md5` is None where we know of no
-checksum. Then the first download is trusted, its SHA-256 is kept, and later downloads must equal it.
+Checksums and sizes are those that the publishers, or several independent copies, give. `md5` is None where none is
+published: then the first download is trusted, its SHA-256 is kept, and later downloads must match it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from dcmh.util.cache import home
 
 @dataclass(frozen=True)
 class Archive:
-    """One file to download: a zip that is unpacked beside itself, or another file that is kept as it is."""
+    """One file to download: a zip, which is unpacked beside itself, or a file that is kept as it is."""
 
     name: str
     urls: tuple[str, ...]
-    unpacks_to: str = ""  # a folder made for it, where the zip has none of its own
+    unpacks_to: str = ""  # folder to unpack into, if the zip has none of its own
     size: int | None = None
     md5: str | None = None
-    about: str = ""  # roughly how large, where `size` is not known
+    about: str = ""  # approximate size, if `size` is not known
 
 
 @dataclass(frozen=True)
 class Source:
-    """One data set of the table."""
+    """One data set that can be downloaded."""
 
     title: str
     what: str
     licence: str
     page: str
     archives: tuple[Archive, ...]
-    by_hand: tuple[str, ...] = field(default=())  # what no program may or can fetch
-    folder: str = ""  # in the dcmh home folder; default: the data set's name
+    by_hand: tuple[str, ...] = field(default=())  # what the user has to get
+    folder: str = ""  # in the dcmh home folder; default: the name of the data set
 
 
 _LIACS = "press.liacs.nl/mirflickr/mirflickr25k.v3b"
@@ -103,36 +103,41 @@ SOURCES: dict[str, Source] = {
 
 
 def home_folder(name: str) -> Path:
-    """Where `dcmh data get` puts a data set, and where it is looked for."""
+    """Where `dcmh data get` puts a data set, and where loading looks for it."""
     return home() / (SOURCES[name].folder or name)
 
 
-def place(name: str, folder: Path | None) -> Path:
-    """The folder of a data set: the one given, or its place in the home folder. It must exist."""
-    found = home_folder(name) if folder is None else Path(folder).expanduser()
-    if not found.is_dir():
-        raise DataError(f"{name} is not in {found}. {how_to_get(name, found)}")
-    return found
+def find_folder(name: str, folder: Path | None) -> Path:
+    """The folder of a data set: the one given, or the one in the home folder. It must exist."""
+    folder = home_folder(name) if folder is None else Path(folder).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{name} is not in {folder}. {how_to_get(name, folder)}")
+    return folder
 
 
-def incomplete(name: str, folder: Path, gone: Sequence[str]) -> str:
-    is_mat = next(folder.glob("*.mat"), None)
-    other = f" The folder holds .mat files: load those by their path, {is_mat}." if is_mat else ""
-    return f"{name} is incomplete in {folder}: missing are {'; '.join(gone)}. {how_to_get(name, folder)}{other}"
+def incomplete(name: str, folder: Path, missing: Sequence[str]) -> DataError:
+    """The error for a data set that lacks these files."""
+    mat_file = next(folder.glob("*.mat"), None)
+    other = f" The folder holds .mat files: load those by their path, {mat_file}." if mat_file else ""
+    return DataError(
+        f"{name} is incomplete in {folder}: missing are {'; '.join(missing)}. {how_to_get(name, folder)}{other}"
+    )
 
 
 def how_to_get(name: str, folder: Path) -> str:
+    """What the user can do to have the data set in a folder."""
     names = ", ".join(archive.name for archive in SOURCES[name].archives)
     return (
-        f"Get it: dcmh data get {spelt(name, folder)}, or put {names} into that folder; "
+        f"Get it: dcmh data get {name_with_folder(name, folder)}, or put {names} into that folder; "
         f"dcmh data {name} says where they come from."
     )
 
 
-def spelt(name: str, folder: Path) -> str:
-    """The data set as a user names it."""
+def name_with_folder(name: str, folder: Path) -> str:
+    """The data set as a user names it: with its folder if that is not the default one."""
     return name if folder == home_folder(name) else f"{name}:{folder}"
 
 
-def some(names: Sequence[str], count: int = 5) -> str:
+def shortened(names: Sequence[str], count: int = 5) -> str:
+    """The first names, and … if there are more."""
     return ", ".join(names[:count]) + (", …" if len(names) > count else "")

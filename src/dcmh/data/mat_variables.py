@@ -1,7 +1,7 @@
 """Variables of MATLAB files: version 5 to 7.2 through SciPy, version 7.3 (HDF5) through h5py, read in blocks.
 
-HDF5 keeps MATLAB's axes in reverse: here a matrix has the axes that MATLAB shows, in files of either version. Pictures are
-not read at all until one is asked for. Their rule, by the axes as NumPy sees them:
+HDF5 stores MATLAB's axes in reverse: here a matrix has the shape that MATLAB shows, in files of either version. Pictures are
+read only when needed. How they are stored is recognized by the axes as NumPy sees them:
 
     (N, 3, A, B)   in HDF5: MATLAB's height x width x 3 x N, so A is the width; in older files A is the height
     (N, A, B, 3)   A is the height
@@ -24,24 +24,25 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Stored
 from dcmh.errors import DataError, ImageError, MissingExtra
 
-_BLOCK = 16 << 20  # bytes of a matrix read together
+_BLOCK = 16 << 20  # bytes of a matrix read at a time
 _CACHE = 16 << 20  # bytes of HDF5 chunks kept while pictures are read
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where items and axes of pictures lie, by NumPy's axes."""
+    """Which of NumPy's axes are the items, and which the height, width and colours."""
 
     item: int
     turn: tuple[int, int, int]  # the axes of one picture as (height, width, colour)
 
     def size(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Height and width of pictures in an array of this shape."""
         rest = [length for axis, length in enumerate(shape) if axis != self.item]
         return rest[self.turn[0]], rest[self.turn[1]]
 
 
 def layout_of(shape: Sequence[int], *, hdf5: bool) -> Layout | None:
-    """The module's rule; None where no axis can be the colours."""
+    """The layout by the rule above; None if no axis can be the colours."""
     if len(shape) != 4:
         return None
     if shape[1] == 3:
@@ -52,10 +53,10 @@ def layout_of(shape: Sequence[int], *, hdf5: bool) -> Layout | None:
 
 
 class PictureArray:
-    """Pictures that lie in one array of four axes: the `Store` of each of them."""
+    """Pictures in one array of four axes; also the `Store` of each of them."""
 
     def __init__(self, source: Any, layout: Layout, where: str) -> None:
-        self._source = source  # has a shape, and gives a part by index
+        self._source = source  # has a shape and can be indexed
         self.layout = layout
         self.where = where
         self.height, self.width = layout.size(source.shape)
@@ -66,15 +67,16 @@ class PictureArray:
     def read(self, key: int) -> NDArray[np.uint8]:
         """One picture, (height, width, 3)."""
         try:
-            part = self._source[key] if self.layout.item == 0 else self._source[..., key]
+            values = self._source[key] if self.layout.item == 0 else self._source[..., key]
         except (OSError, RuntimeError, ValueError) as error:
             raise ImageError(f"damaged in {self.where} ({error})") from error
-        picture = part.transpose(self.layout.turn)
+        picture = values.transpose(self.layout.turn)
         if picture.dtype != np.uint8:
             picture = np.clip(np.rint(picture), 0, 255).astype(np.uint8)
         return np.ascontiguousarray(picture)
 
     def stored(self) -> list[Stored]:
+        """The pictures as values of an `Images` column."""
         return [Stored(self, row) for row in range(len(self))]
 
 
@@ -83,10 +85,10 @@ def read(file: Path) -> dict[str, Variable]:
     try:
         with file.open("rb") as opened:
             start = opened.read(8)
-            opened.seek(512)  # MATLAB's own header lies before HDF5's
+            opened.seek(512)  # MATLAB's own header comes before that of HDF5
             later = opened.read(8)
     except OSError as error:
-        raise DataError(f"Cannot read {file}: {error.strerror}. Check the path and its rights.") from error
+        raise DataError(f"Cannot read {file}: {error.strerror}. Check the path and the file permissions.") from error
     mark = b"\x89HDF\r\n\x1a\n"
     return _read_hdf5(file) if mark in (start, later) else _read_old(file)
 
@@ -96,7 +98,7 @@ def read(file: Path) -> dict[str, Variable]:
 
 @dataclass(frozen=True)
 class OldVariable:
-    """A variable that SciPy has read whole; `shape` is MATLAB's."""
+    """A variable that SciPy has read into memory; `shape` is MATLAB's."""
 
     name: str
     file: Path
@@ -104,14 +106,16 @@ class OldVariable:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """MATLAB's shape."""
         return tuple(self.value.shape)
 
     @property
     def is_text(self) -> bool:
+        """Whether it holds text: a char array or a cell array."""
         return not hasattr(self.value, "toarray") and self.value.dtype.kind in "UO"
 
     def matrix(self) -> NDArray[Any]:
-        """The numbers: uint8 where all are whole and below 256, otherwise float32."""
+        """The numbers, as uint8 if all are integers below 256, otherwise as float32."""
         if hasattr(self.value, "toarray"):
             sparse = self.value
             sparse.data = _small(sparse.data)
@@ -119,10 +123,11 @@ class OldVariable:
         return _small(np.asarray(self.value))
 
     def strings(self) -> list[str]:
-        """The rows of a char array, or the cells."""
+        """The rows of a char array, or the cells of a cell array."""
         return [_joined(cell) for cell in self.value.ravel()]
 
     def pictures(self) -> PictureArray:
+        """The pictures of an array of four axes."""
         layout = layout_of(self.shape, hdf5=False)
         return PictureArray(self.value, _checked(layout, self), f"{self.name} of {self.file.name}")
 
@@ -133,21 +138,21 @@ def _read_old(file: Path) -> dict[str, Variable]:
     except ImportError as error:
         raise MissingExtra('Reading .mat files needs SciPy. Install: pip install "dcmh[bench]"') from error
     try:
-        found = loadmat(file, **({"spmatrix": False} if "spmatrix" in signature(loadmat).parameters else {}))
+        variables = loadmat(file, **({"spmatrix": False} if "spmatrix" in signature(loadmat).parameters else {}))
     except Exception as error:  # SciPy raises almost anything on damaged files
-        raise DataError(f"{file.name} is no MATLAB file, or it is damaged ({error}). Get it again.") from error
+        raise DataError(f"{file.name} is not a MATLAB file, or it is damaged ({error}). Get it again.") from error
     return {
         name: OldVariable(name, file, value)
-        for name, value in found.items()
+        for name, value in variables.items()
         if not name.startswith("__")
         and (hasattr(value, "toarray") or (isinstance(value, np.ndarray) and value.dtype.kind in "biufUO"))
     }
 
 
 def _joined(cell: Any) -> str:
-    """The text of a cell; several texts in one become lines."""
+    """The text of a cell; several texts in one cell become lines."""
     if isinstance(cell, np.ndarray):
-        return "\n".join(_joined(part) for part in cell.ravel())
+        return "\n".join(_joined(text) for text in cell.ravel())
     return str(cell).strip()
 
 
@@ -155,7 +160,7 @@ def _joined(cell: Any) -> str:
 
 
 class _Source:
-    """A data set of an HDF5 file that is open only while it is used in this process."""
+    """A data set of an HDF5 file, which each process opens for itself when it first reads."""
 
     def __init__(self, file: Path, name: str, shape: tuple[int, ...]) -> None:
         self.file, self.name, self.shape = file, name, shape
@@ -176,7 +181,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class HDF5Variable:
-    """A variable of a version 7.3 file, of which nothing is in memory; `shape` is MATLAB's."""
+    """A variable of a version 7.3 file, which stays on disk; `shape` is MATLAB's."""
 
     name: str
     file: Path
@@ -185,7 +190,7 @@ class HDF5Variable:
     sparse: bool = False
 
     def matrix(self) -> NDArray[Any]:
-        """See OldVariable."""
+        """See `OldVariable.matrix`."""
         with _opened(self.file) as file:
             if self.sparse:
                 return _from_sparse(file[self.name], self.shape)
@@ -203,10 +208,12 @@ class HDF5Variable:
             return whole
 
     def strings(self) -> list[str]:
+        """See `OldVariable.strings`."""
         with _opened(self.file) as file:
             return _hdf5_strings(file, file[self.name])
 
     def pictures(self) -> PictureArray:
+        """See `OldVariable.pictures`."""
         stored = self.shape[::-1]
         layout = _checked(layout_of(stored, hdf5=True), self)
         return PictureArray(_Source(self.file, self.name, stored), layout, f"{self.name} of {self.file.name}")
@@ -226,18 +233,18 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _read_hdf5(file: Path) -> dict[str, Variable]:
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     with _opened(file) as opened:
         for name, value in opened.items():
             if name.startswith("#"):
                 continue
             if "MATLAB_sparse" in value.attrs:
                 shape = int(value.attrs["MATLAB_sparse"]), len(value["jc"]) - 1
-                found[name] = HDF5Variable(name, file, shape, False, sparse=True)
+                variables[name] = HDF5Variable(name, file, shape, False, sparse=True)
             elif hasattr(value, "dtype") and (value.dtype.kind in "biuf" or value.dtype == object):
                 text = value.dtype == object or value.attrs.get("MATLAB_class") == b"char"
-                found[name] = HDF5Variable(name, file, tuple(value.shape[::-1]), text)
-    return found
+                variables[name] = HDF5Variable(name, file, tuple(value.shape[::-1]), text)
+    return variables
 
 
 def _from_sparse(group: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -267,14 +274,14 @@ Variable = OldVariable | HDF5Variable
 def _checked(layout: Layout | None, variable: Variable) -> Layout:
     if layout is None:
         raise DataError(
-            f"{variable.name} of {variable.file.name} has the axes {_spelt(variable.shape)}; pictures need four, one of "
-            "them the three colours. Save them as height x width x 3 x N."
+            f"{variable.name} of {variable.file.name} has the shape {_shape_text(variable.shape)}; pictures need four axes, one "
+            "of them the three colours. Save them as height x width x 3 x N."
         )
     return layout
 
 
 def _small(values: NDArray[Any]) -> NDArray[Any]:
-    """uint8 where all are whole numbers below 256, otherwise float32."""
+    """The values as uint8 if all are integers below 256, otherwise as float32."""
     if values.dtype.kind == "b":
         return values.astype(np.uint8)
     if values.size == 0 or (values.min() >= 0 and values.max() < 256):
@@ -286,5 +293,5 @@ def _small(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.float32) if values.dtype != np.float32 else values
 
 
-def _spelt(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
     return " x ".join(f"{length:,}" for length in shape)

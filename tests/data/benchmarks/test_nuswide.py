@@ -76,7 +76,7 @@ def test_without_photos_and_visual_words(broken):
     (broken / "Low_Level_Features/BoW_int.dat").unlink()
     data = load_dataset(f"nuswide:{broken}")
     assert data.modalities == ("text",)
-    assert data.notes[-1] == "Neither photos nor BoW_int.dat are there, so there is no image modality."
+    assert data.notes[-1] == "There are neither photos nor BoW_int.dat, so there is no image modality."
 
 
 def test_zips_give_the_same(tmp_path, release):
@@ -116,7 +116,7 @@ def cut(path, lines):
 def test_wrong_row_counts(broken):
     cut(broken / "NUS_WID_Tags/AllTags1k.txt", 29)
     with pytest.raises(
-        DataError, match=r"AllTags1k.txt has 29 rows, the other files 30. Are they of one release\? Get it"
+        DataError, match=r"AllTags1k.txt has 29 rows, the other files 30. Are they of the same release\? Get it"
     ):
         load_dataset(f"nuswide:{broken}")
     cut(broken / "Groundtruth/AllLabels/Labels_sky.txt", 12)
@@ -124,20 +124,20 @@ def test_wrong_row_counts(broken):
         load_dataset(f"nuswide:{broken}")
 
 
-def test_a_table_that_is_turned_round(broken):
+def test_a_table_that_is_transposed(broken):
     path = broken / "NUS_WID_Tags/AllTags1k.txt"
     tags = np.loadtxt(path, dtype=int)
     np.savetxt(path, tags.T, fmt="%d")
-    with pytest.raises(DataError, match=r"AllTags1k.txt has 30 numbers in line 1; expected 1,000. .* turned round"):
+    with pytest.raises(DataError, match=r"AllTags1k.txt has 30 numbers in line 1; expected 1,000. .* transposed"):
         load_dataset(f"nuswide:{broken}")
 
 
 def test_labels_that_are_no_labels(broken):
     (broken / "Groundtruth/AllLabels/Labels_sky.txt").write_text("2\n" * 30)
-    with pytest.raises(DataError, match=r"Labels_sky.txt holds 2; expected 0 or 1 a line"):
+    with pytest.raises(DataError, match=r"Labels_sky.txt holds 2; expected 0 or 1 per line"):
         load_dataset(f"nuswide:{broken}")
     (broken / "Groundtruth/AllLabels/Labels_sky.txt").write_text("yes\n" * 30)
-    with pytest.raises(DataError, match=r"Labels_sky.txt holds something other than whole numbers"):
+    with pytest.raises(DataError, match=r"Labels_sky.txt holds something other than integers"):
         load_dataset(f"nuswide:{broken}")
 
 

@@ -39,7 +39,7 @@ def test_a_whole_release(mir):
     assert not any(finding.is_bad for finding in findings.values())
     assert findings["photos"].detail == "40"
     assert findings["annotations"].detail == "24 of 24"
-    assert findings["points"].detail == "38 points, and each label counts as in the public .mat"
+    assert findings["points"].detail == "38 points, with the label counts of the public .mat"
     assert findings["mirflickr25k.zip"].state == "optional"
 
 
@@ -57,7 +57,7 @@ def test_everything_that_is_missing_is_named_at_once(mir):
         "tags": "39 of 40; missing: tags40.txt",
         "annotations": "22 of 24; missing: sky.txt, water.txt",
         "words": "mirflickr/doc/common_tags.txt",
-        "pictures": "no JPEG: im7.jpg; unpack mirflickr25k.zip again",
+        "pictures": "not JPEG: im7.jpg; unpack mirflickr25k.zip again",
     }
     assert of(findings)["points"].state == "unknown"
 
@@ -65,9 +65,9 @@ def test_everything_that_is_missing_is_named_at_once(mir):
 def test_labels_that_do_not_belong_to_the_photos(mir):
     notes = mir / "mirflickr25k_annotations_v080"
     (notes / "sky.txt").write_bytes((notes / "sea.txt").read_bytes() + b"\r\n7\r\n")
-    assert "labels count otherwise than in the public .mat: sky 1 not 0" in bad(check("mirflickr25k", mir))["points"]
+    assert "label counts differ from those of the public .mat: sky 1 not 0" in bad(check("mirflickr25k", mir))["points"]
     (notes / "sky.txt").write_text("99\n")
-    assert "sky.txt names photo '99', which is not there" in bad(check("mirflickr25k", mir))["points"]
+    assert "sky.txt names photo '99', which does not exist" in bad(check("mirflickr25k", mir))["points"]
 
 
 def test_archives_are_verified(mir, tmp_path):
@@ -81,7 +81,7 @@ def test_archives_are_verified(mir, tmp_path):
     archive.write_bytes(archive.read_bytes()[:-30])
     found = bad(check("mirflickr25k", mir))
     assert "is not the file that was fetched on 2026-01-02. Delete it" in found[archive.name]
-    assert "is no whole zip" in found["files"]
+    assert "is damaged" in found["files"]
     (mir / "mirflickr25k.zip").write_bytes(b"x")
     assert "has 1 bytes, not 3,069,184,257" in bad(check("mirflickr25k", mir))["mirflickr25k.zip"]
 
@@ -107,7 +107,7 @@ def test_whole_nuswide(nus, name):
     findings = of(check(name, nus))
     assert bad(findings.values()) == {}
     assert findings["photos"].detail == f"60 in {nus}/Flickr"
-    assert findings["rows"].detail == "every table has 60 rows: tags 1,000 a photo, visual words 500, 81 labels"
+    assert findings["rows"].detail == "every table has 60 rows: tags 1,000 per photo, visual words 500, 81 labels"
     assert findings["points"].detail.startswith("43 points" if name == "nuswide" else "54 points")
 
 

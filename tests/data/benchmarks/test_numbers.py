@@ -1,0 +1,67 @@
+"""Tables of whole numbers in text: every way they are written in, against Python's own int()."""
+
+import io
+
+import numpy as np
+import pytest
+
+from dcmh.data.benchmarks import numbers
+from dcmh.errors import DataError
+
+generator = np.random.default_rng(0)
+
+
+def text(rows: np.ndarray, gap: str = " ", end: str = "\n", last: str | None = None) -> bytes:
+    lines = [gap.join(map(str, row)) for row in rows.tolist()]
+    return (end.join(lines) + (end if last is None else last)).encode()
+
+
+@pytest.mark.parametrize("top", [2, 10, 300, 70_000])
+@pytest.mark.parametrize(
+    ("gap", "end", "last"), [(" ", " \n", None), ("\t", "\t\r\n", None), (" ", "\n", ""), ("  ", "\r\n\r\n", None)]
+)
+def test_as_python_reads_it(monkeypatch, top, gap, end, last):
+    monkeypatch.setattr(numbers, "_BLOCK", 97)  # lines lie across blocks
+    rows = generator.integers(0, top, (57, 8))
+    found = numbers.read_table(io.BytesIO(text(rows, gap, end, last)), "t", 8)
+    np.testing.assert_array_equal(found, rows)
+    assert found.dtype == (np.uint8 if rows.max() < 256 else np.int32)
+
+
+def test_one_number_a_line_and_chosen_rows():
+    values = generator.integers(0, 2, 500)
+    found = numbers.read_table(io.BytesIO(text(values[:, None])), "labels", 1, rows=500)
+    np.testing.assert_array_equal(found.ravel(), values)
+    rows = generator.integers(0, 10, (40, 3))
+    keep = generator.random(40) < 0.5
+    np.testing.assert_array_equal(numbers.read_table(io.BytesIO(text(rows)), "t", 3, keep=keep), rows[keep])
+
+
+def test_equal_lines_that_are_not_numbers_alike():
+    """The quick way is for lines of equal length with single digits; these only look like it."""
+    np.testing.assert_array_equal(numbers.read_table(io.BytesIO(b"12 3\n4 56\n"), "t", 2), [[12, 3], [4, 56]])
+    with pytest.raises(DataError, match="t holds something other than integers"):
+        numbers.read_table(io.BytesIO(b"1 a\n0 1\n"), "t", 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"1 0 1\n1 0\n", r"t has 2 numbers in line 2; expected 3. Is it another file, truncated or transposed\?"),
+        (b"1 0 1\n" * 5, r"t has more than 4 rows, the other files 4"),
+        (b"1 0 1\n" * 3, r"t has 3 rows, the other files 4. Are they of the same release\?"),
+        (b"1 0 -1\n" * 4, "t holds something other than integers. Get it again"),
+        (b"1 0 0.5\n" * 4, "something other than integers"),
+        (b"1 0 12345678901\n" * 4, "a number of more than 9 digits"),
+        (b"", "t has 0 rows"),
+    ],
+)
+def test_what_is_no_table(content, says):
+    with pytest.raises(DataError, match=says):
+        numbers.read_table(io.BytesIO(content), "t", 3, rows=4)
+
+
+def test_lines_of_another_encoding():
+    assert numbers.read_lines("\ufeffsky\r\n\r\n sea \n".encode(), "list.txt") == ["sky", "sea"]
+    with pytest.raises(DataError, match=r"list.txt is not UTF-8 \(byte 1\). Get the file again, or save it as UTF-8."):
+        numbers.read_lines(b"s\xe9a\n", "list.txt")
