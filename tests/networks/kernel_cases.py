@@ -5,7 +5,8 @@ import os
 import torch
 from torch.nn import functional
 
-from dcmh.methods.dcmh import likelihood
+from dcmh.methods.dcmh.likelihood import Form, batch_likelihood
+from dcmh.methods.dcmh.similarity import SharedLabels, label_bits
 from dcmh.networks import cnnf
 from dcmh.networks.gpu import likelihood_kernel, lrn, lrn_kernels, pixel_kernels, pool_kernels, relu_kernels
 
@@ -73,12 +74,16 @@ def likelihood_of_a_batch():
     outputs, others = torch.randn(rows, bits), torch.randn(points, bits)
     labels = (torch.rand(points, 40) < 0.05).to(torch.uint8)
     batch = torch.randperm(points)[:rows]
-    similarity, words = likelihood.SharedLabels(labels), likelihood._words(labels)
-    for there in (None, torch.rand(points) < 0.7):
-        form = likelihood.Form(1.5, -0.7, 0.02)
+    similarity, words = SharedLabels(labels), label_bits(labels)
+    for observed in (None, torch.rand(points) < 0.7):
+        form = Form(1.5, -0.7, 0.02)
         given = [value.to(place) for value in (outputs, others, batch, words)]
-        ours = likelihood_kernel.likelihood_and_gradient(*given, *form, None if there is None else there.to(place))
-        theirs = likelihood._blockwise(outputs, others, similarity, batch, form, there)
+        ours = likelihood_kernel.likelihood_and_gradient(
+            *given, *form, None if observed is None else observed.to(place)
+        )
+        F = outputs.clone().requires_grad_()
+        plain = batch_likelihood(F, others, similarity, batch, form=form, observed=observed)
+        theirs = plain.detach(), *torch.autograd.grad(plain, F)
         for mine, stock in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine.cpu(), stock, rtol=1e-4, atol=1e-4 * stock.abs().max().item())
 

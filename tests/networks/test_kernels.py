@@ -30,10 +30,10 @@ def test_each_kernel_compiles_for_a_gpu(tmp_path, monkeypatch):
 
     maps, one, byte = "*bf16", "*fp32", "*u8"
     size = dict.fromkeys(("pixels", "h", "w", "height", "width"), "i32")
-    real = dict.fromkeys(("k", "alpha", "factor", "scale", "shift", "low", "span"), "fp32")
+    real = dict.fromkeys(("k", "alpha", "factor", "half_scale", "shift", "low", "span"), "fp32")
     known = size | real | {"total": "i32", "rows": "i32", "points": "i32", "chosen": byte, "words": "*i32"}
     known |= dict.fromkeys(("x", "y", "dy", "dx", "out"), maps) | dict.fromkeys(("bias", "sums", "mean"), one)
-    known |= {"batch_words": "*i32", "there": "*i1", "outputs": one, "others": one, "gradients": one}
+    known |= {"batch_words": "*i32", "observed": "*i1", "outputs": one, "others": one, "gradients": one}
     tiles = {"CHANNELS": 64, "TILE": 16}
     bits = {"BITS": 64, "PADDED": 64, "WORDS": 1, "TILE": 64, "BLOCK": 64, "SOME": True, "PRECISION": "tf32"}
     kernels = [(getattr(module, name), tiles) for module in (lrn_kernels, relu_kernels, pool_kernels) for name in STEPS]

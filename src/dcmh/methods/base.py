@@ -101,7 +101,7 @@ class Hasher(ABC):
         views = {name: self._view(column.kind).fit(column) for name, column in train.columns.items()}
         inputs = {name: views[name](column) for name, column in train.columns.items()}
         self.views_: dict[str, View] = views
-        self.trained_on_ = {"name": train.name, "items": len(train), "fingerprint": train.fingerprint()}
+        self.trained_on_: dict[str, Any] = {"name": train.name, "items": len(train), "fingerprint": train.fingerprint()}
         self.history_: list[dict[str, Any]] = []
         observed = {name: train.observed(name) for name in train.modalities}
         try:
