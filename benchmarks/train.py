@@ -116,7 +116,7 @@ def start(network: str, points: int, target: torch.device, precision: str):
     )
     if network == "cnn-f":
         networks.backbone = lambda name, weights=None: (random_cnnf(), cnnf.FEATURES)
-    model.views_ = {"image": VectorView(FEATURES) if frozen else PixelView(), "text": Words()}
+    model.views_ = {"image": VectorView(FEATURES) if frozen else PixelView(), "text": Words(range(WORDS))}
     model.validation = 0.0
     rule = model._recipe(model.views_)
     observed = {name: np.ones(points, bool) for name in ("image", "text")}
@@ -151,7 +151,7 @@ def random_cnnf() -> cnnf.CNNF:
 
 
 class Words(WordView):
-    """A bag of words without words."""
+    """A bag of words of which only the length is known."""
 
     width = WORDS
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dcmh import codes
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
 from dcmh.methods.base import Arrays, Hasher
@@ -95,8 +96,8 @@ def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
 
 
 def sign(values: Matrix) -> Matrix:
-    """+1 where a value is at least 0, -1 elsewhere, as float64 for the products that follow."""
-    return np.where(values >= 0, 1.0, -1.0)
+    """`codes.sign` as float64, for the products that follow."""
+    return codes.sign(values).astype(np.float64)
 
 
 def unit_rows(values: NDArray[Any]) -> Matrix:

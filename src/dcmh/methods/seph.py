@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 from dcmh.methods._solvers import logistic_weights, ridge_weights
-from dcmh.methods._two_views import Matrix, TwoViewHasher, blocks, unit_rows
+from dcmh.methods._two_views import Matrix, TwoViewHasher, blocks, sign, unit_rows
 from dcmh.methods.base import Arrays
 
 RIDGE = 0.01  # of the logistic regressions
@@ -110,7 +110,7 @@ class SePH(TwoViewHasher):
             increment = 0.5 * increment - 500 * gains * gradient
             H = H + increment
             H -= H.mean(axis=0)
-        return np.where(best >= 0, 1.0, -1.0)
+        return sign(best)
 
     def _kernel_part(self, view: Matrix, codes: Matrix, generator: np.random.Generator) -> Arrays:
         count = min(self.base_count, len(view))

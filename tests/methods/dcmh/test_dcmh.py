@@ -11,7 +11,7 @@ from dcmh.data import Dataset, Texts, Vectors
 from dcmh.errors import DataError, DeviceError, ModelError, ParameterError, TrainingStopped
 from dcmh.inputs import images
 from dcmh.inputs.features import to_batch
-from dcmh.methods.dcmh import DCMH, objective
+from dcmh.methods.dcmh import DCMH, objective, similarity
 from dcmh.methods.dcmh.recipes import Paper, Stable
 
 FAST = {"hidden": 32, "epochs": 4, "batch_size": 32, "bits": 16, "device": "cpu"}
@@ -139,6 +139,36 @@ def test_paper_recipe_follows_the_papers_gradient():
     found = [parameter.grad for parameter in run.sides[0].network.parameters()]
     for a, b in zip(found, expected, strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-9)
+
+
+def test_paper_recipe_is_the_papers_sum():
+    """J over (batch x n): the likelihood and quantisation of the batch, the balance of all points."""
+    data = pairs()
+    model = DCMH(bits=8, recipe="paper", validation=0.0, gamma=0.5, eta=0.2, device="cpu", precision="float64")
+    run, batch = start(model, data)
+    (side, other), recipe = run.sides, model._recipe({})
+    outputs = side.forward(side.inputs[batch])
+    side.store(batch, outputs.detach())
+    loss, terms = recipe.loss(run, side, outputs, batch)
+    F, G, labels = side.outputs, other.outputs, torch.from_numpy(data.labels).double()
+    likelihood = objective.likelihood(objective.theta(F[batch], G), objective.similarity(labels[batch], labels))
+    quantisation, balance = objective.quantisation(run.B[batch], F[batch]), objective.balance(F)
+    J = likelihood + 0.5 * quantisation + 0.2 * balance
+    assert torch.isclose(loss * len(batch) * len(data), J, rtol=1e-12)
+    means = likelihood / (40 * 160), quantisation / (40 * 8), balance / (160**2 * 8)
+    assert torch.allclose(torch.stack(terms), torch.stack(means), rtol=1e-12)
+
+
+def test_similarity_is_built_once(monkeypatch):
+    built = []
+    build = similarity.build
+    monkeypatch.setattr(similarity, "build", lambda spec, train: built.append(spec) or build(spec, train))
+    data = pairs()
+    model = DCMH(**FAST, similarity="pairing")
+    described = model.similarity_of(data).description
+    model.fit(data)
+    assert built == ["pairing"]
+    assert model.trained_on_["similarity"] == described
 
 
 def test_paper_recipe_uses_the_authors_rates():

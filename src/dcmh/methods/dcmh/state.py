@@ -28,7 +28,7 @@ CHECKPOINT_SECONDS = 15.0  # between two checkpoints
 MIN_HELD_OUT = 10  # points: fewer are too few to measure on
 
 
-@dataclass
+@dataclass(eq=False)
 class Side:
     """One modality during training: theta_x and F of the paper, or theta_y and G."""
 
@@ -94,7 +94,7 @@ class Side:
         return torch.cat([self.network(self.current_inputs[block]) for block in rows.split(256)])
 
 
-@dataclass
+@dataclass(eq=False)
 class Run:
     """The state of Algorithm 1."""
 
