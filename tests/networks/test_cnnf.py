@@ -149,7 +149,7 @@ def test_damaged_files_are_refused(tmp_path):
         kernel[0, 0, 0, 0] = np.nan
 
     weights_file(tmp_path / "nan.mat", new=True, shapes={"conv1": SHAPES["conv1"]}, change={"conv1": nan})
-    with pytest.raises(ModelError, match=r"nan.mat: layer conv1 holds NaN or infinity. Get the file again."):
+    with pytest.raises(ModelError, match=r"nan.mat: layer conv1 holds NaN or infinity. Download it again."):
         cnnf.load_matconvnet(CNNF(), tmp_path / "nan.mat")
     weights_file(tmp_path / "bias.mat", new=False, shapes={"conv1": SHAPES["conv1"]}, bias=np.zeros(63, np.float32))
     with pytest.raises(ModelError, match=r"bias.mat: layer conv1 has 63 biases for 64 kernels"):

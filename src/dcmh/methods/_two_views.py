@@ -34,20 +34,20 @@ class TwoViewHasher(Hasher):
         first, second = inputs
         for name, view in inputs.items():
             if not np.ptp(view, axis=0).any():
-                raise DataError(f"All training items have the same {name}, so it tells nothing. Check its features.")
+                raise DataError(f"All training items have the same {name}, so it says nothing. Check its features.")
         X, Y = (np.asarray(inputs[name], np.float64) for name in (first, second))
         self._learn((first, second), X, Y, labels)
 
     def _check(self, train: Dataset) -> Dataset:
         if len(train.modalities) > 2:
             raise DataError(
-                f"{type(self).__name__} learns from exactly two modalities, the data has {len(train.modalities)}: "
-                f"{', '.join(train.modalities)}. Leave some out, or take the method dcmh."
+                f"{type(self).__name__} learns from exactly two modalities; the data has {len(train.modalities)}: "
+                f"{', '.join(train.modalities)}. Leave some out, or use the method dcmh."
             )
         return super()._check(train)
 
     def _record(self, **values: float) -> None:
-        """Note one iteration in the history, and tell whoever watches."""
+        """Add one iteration to the history, and report progress."""
         self.history_.append(values)
         if self._progress is not None:
             self._progress(values)
@@ -124,10 +124,10 @@ def sample_pairs(
         if all(sum(p.shape[1] for p in found[kind]) >= wanted[kind] for kind in found):
             break
     halves = [np.concatenate(found[kind], axis=1)[:, : wanted[kind]] for kind in (True, False)]
-    for half, said in zip(halves, ("share a label", "share no label"), strict=True):
+    for half, condition in zip(halves, ("share a label", "share no label"), strict=True):
         if half.shape[1] == 0:
             raise DataError(
-                f"Of the training items hardly any two {said}, so there is nothing to learn. Check the labels."
+                f"Hardly any two training items {condition}, so there is nothing to learn. Check the labels."
             )
     pairs_ = np.concatenate(
         [h[:, np.resize(np.arange(h.shape[1]), w)] for h, w in zip(halves, wanted.values(), strict=True)], axis=1

@@ -67,9 +67,11 @@ def load_matconvnet(network: CNNF, path: Path) -> CNNF:
                 "Is it another network's file? Give imagenet-vgg-f.mat."
             )
         if bias.size != len(weight):
-            raise ModelError(f"{path}: layer {stored} has {bias.size} biases for {len(weight)} kernels. Get it again.")
+            raise ModelError(
+                f"{path}: layer {stored} has {bias.size} biases for {len(weight)} kernels. Download it again."
+            )
         if not (torch.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise ModelError(f"{path}: layer {stored} holds NaN or infinity. Get the file again.")
+            raise ModelError(f"{path}: layer {stored} holds NaN or infinity. Download it again.")
         with torch.no_grad():
             module.weight.copy_(weight)
             module.bias.copy_(torch.from_numpy(np.ascontiguousarray(bias.ravel(), np.float32)))

@@ -282,7 +282,7 @@ def test_numbers_of_numpy_will_do():
 
 
 def test_fit_takes_the_training_items_not_the_split():
-    with pytest.raises(ParameterError, match=r"not from a Split\. Of a split, give \.train\."):
+    with pytest.raises(ParameterError, match=r"not a Split\. For a split, pass its \.train\."):
         DCMH(**FAST).fit(pairs().split(queries=20, seed=0))
 
 
