@@ -73,7 +73,7 @@ class DCMH(Hasher):
         tokenizer.json, or "none". Default: the first; none for the paper's recipe.
     """
 
-    _similarity: tuple[Dataset, Similarity] | None = None  # S of the training items, until they are learned from
+    _similarity: tuple[str, Dataset, Similarity] | None = None  # setting, items and their S, until `fit` has used it
     needs_complete_items: ClassVar[bool] = False
 
     def __init__(
@@ -163,9 +163,9 @@ class DCMH(Hasher):
 
     def similarity_of(self, train: Dataset) -> Similarity:
         """S of these training items under the setting `similarity`; built once, and then used by `fit`."""
-        if self._similarity is None or self._similarity[0] is not train:
-            self._similarity = train, similarities.build(self.similarity, train)
-        return self._similarity[1]
+        if self._similarity is None or self._similarity[0] != self.similarity or self._similarity[1] is not train:
+            self._similarity = self.similarity, train, similarities.build(self.similarity, train)
+        return self._similarity[2]
 
     def identity(self, fingerprint: str) -> str:
         """Which run this is: version, fingerprint of the data, settings. An unfinished run is resumed only as itself."""
@@ -226,7 +226,7 @@ class DCMH(Hasher):
             assert labels is not None
             similarity: Similarity = similarities.SharedLabels.of(labels)
         else:
-            similarity = self._similarity[1]
+            similarity = self._similarity[2]
         held_out = state.choose_held_out(observed, self.validation, self.seed)
         return algorithm.initialise(
             recipe,
@@ -269,7 +269,7 @@ class DCMH(Hasher):
         """Add the iteration to the history; the MAP of held-out points for some iterations only."""
         row: dict[str, Any] = {"epoch": run.epoch, "epochs": run.epochs}
         row |= dict(zip(Terms._fields, run.mean_losses(), strict=True))  # waits for the GPU
-        row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": run.frozen}
+        row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": run.frozen}  # its name in history files
         measured = run.epoch == run.epochs or run.epoch % -(-run.epochs // MAX_MEASURED) == 0
         row |= {"map": state.held_out_map(run) if measured else {}}
         self.history_.append(row)

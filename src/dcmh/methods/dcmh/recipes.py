@@ -56,16 +56,16 @@ class Paper:
         J = -sum(S Theta - log(1 + exp(Theta))) + gamma ||B - F||^2 + eta ||F 1||^2, where the sum runs over the batch x all
         points that have another modality, and F 1 over all points, most of them with the outputs of earlier visits.
         """
-        others = run.others(side)
+        S, others = run.similarity, run.others(side)
         n = sum(len(other.rows) for other in others) / len(others)
-        likelihood = sum(
-            (batch_likelihood(outputs, G.outputs, run.similarity, batch, observed=G.observed) for G in others),
-            start=outputs.new_zeros(()),
-        )
+        likelihood = outputs.new_zeros(())
+        for other in others:  # the paper has one: G for F, F for G
+            likelihood = likelihood + batch_likelihood(outputs, other.outputs, S, batch, observed=other.observed)
         quantisation = objective.quantisation(run.B[batch], outputs)
         F1 = side.total - outputs.detach().sum(0) + outputs.sum(0)  # only this batch's outputs have a gradient
         balance = objective.balance(F1[None])
-        eta = self.eta * (n / len(side.rows)) ** 2  # 1 unless modalities are missing: F 1 as of n points
+        # Where points lack this modality, F 1 counts as if n points had it; otherwise this is eta itself.
+        eta = self.eta * (n / len(side.rows)) ** 2
         J = likelihood + self.gamma * quantisation + eta * balance
         pairs, points = len(batch) * n * len(others), len(side.rows)
         terms = Terms(likelihood / pairs, quantisation / outputs.numel(), balance / (points**2 * self.bits))
@@ -153,19 +153,15 @@ class Stable:
 
     def loss(self, run: Run, side: Side, outputs: Tensor, batch: Tensor) -> tuple[Tensor, Terms]:
         """A weighted sum of the terms' means, and these means; the likelihood counts once for each other modality."""
-        others = run.others(side)
-        likelihood = sum(
-            (
-                batch_likelihood(outputs, G.outputs, run.similarity, batch, form=run.form, observed=G.observed)
-                for G in others
-            ),
-            start=outputs.new_zeros(()),
-        )
-        likelihood = likelihood / (len(batch) * sum(len(other.rows) for other in others))
-        if self.INTRA_MODAL and run.similarity.within:
-            F = side
-            own = batch_likelihood(outputs, F.outputs, run.similarity, batch, form=run.form, observed=F.observed)
-            likelihood = likelihood + self.INTRA_MODAL * (own / (len(batch) * len(side.rows)))
+        S, form, others = run.similarity, run.form, run.others(side)
+        likelihood, pairs = outputs.new_zeros(()), 0
+        for other in others:
+            total = batch_likelihood(outputs, other.outputs, S, batch, form=form, observed=other.observed)
+            likelihood, pairs = likelihood + total, pairs + len(batch) * len(other.rows)
+        likelihood = likelihood / pairs
+        if self.INTRA_MODAL and S.within:
+            total = batch_likelihood(outputs, side.outputs, S, batch, form=form, observed=side.observed)
+            likelihood = likelihood + self.INTRA_MODAL * (total / (len(batch) * len(side.rows)))
         quantisation = objective.quantisation(run.B[batch], outputs) / outputs.numel()
         balance = objective.balance(outputs) / (len(outputs) ** 2 * self.bits)
         loss = likelihood * len(others)
