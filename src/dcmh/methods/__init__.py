@@ -23,13 +23,13 @@ _NOT_METHODS = {"base", "fine", "folder", "starter"}
 
 def available() -> dict[str, str]:
     """Method names, each with the first line of its docstring: its paper. Imports none of them."""
-    found = {}
+    methods = {}
     for name, file in _own_methods().items():
         docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        found[name] = docstring.partition("\n")[0]
+        methods[name] = docstring.partition("\n")[0]
     for point in entry_points(group="dcmh.methods"):
-        found.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
-    return dict(sorted(found.items()))
+        methods.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
+    return dict(sorted(methods.items()))
 
 
 def get(name: str) -> type[Hasher]:

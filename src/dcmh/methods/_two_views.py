@@ -114,16 +114,16 @@ def sample_pairs(
 
     Drawn with replacement. Gives a, b and whether each pair is similar, all of shape (count,).
     """
-    found: dict[bool, list[NDArray[np.intp]]] = {True: [], False: []}
+    drawn: dict[bool, list[NDArray[np.intp]]] = {True: [], False: []}
     wanted = {True: count // 2, False: count - count // 2}
     for _ in range(100):
         a, b = generator.integers(len(labels), size=(2, count))
         similar = np.concatenate([(labels[a[r]] & labels[b[r]]).any(axis=1) for r in blocks(count)])
-        for kind, pairs in found.items():
+        for kind, pairs in drawn.items():
             pairs.append(np.stack([a, b])[:, similar == kind])
-        if all(sum(p.shape[1] for p in found[kind]) >= wanted[kind] for kind in found):
+        if all(sum(p.shape[1] for p in drawn[kind]) >= wanted[kind] for kind in drawn):
             break
-    halves = [np.concatenate(found[kind], axis=1)[:, : wanted[kind]] for kind in (True, False)]
+    halves = [np.concatenate(drawn[kind], axis=1)[:, : wanted[kind]] for kind in (True, False)]
     for half, condition in zip(halves, ("share a label", "share no label"), strict=True):
         if half.shape[1] == 0:
             raise DataError(

@@ -142,9 +142,7 @@ class Stable:
     BALANCE: ClassVar[float] = 0.05
     SMOOTHING: ClassVar[float] = 0.02
     SHIFT: ClassVar[float] = 1.0  # share of the log-odds
-    INTRA_MODAL: ClassVar[float] = (
-        0.03  # weight of the likelihood of a modality with itself, beside that with another one
-    )
+    INTRA_MODAL: ClassVar[float] = 0.03  # weight of the likelihood of a modality with itself
     TUNING: ClassVar[float] = 0.3  # share of the learning rate from which the image network's learning starts
     BACKBONE: ClassVar[float] = 1.0  # share of that, for the later layers of EfficientNet-Lite0
     UNMEASURED: ClassVar[float] = 1 / 60  # and for other image networks: carefully

@@ -97,10 +97,10 @@ def build(spec: str, train: Dataset) -> Similarity:
     if kind == "labels":
         if train.labels is None:
             raise DataError("The data has no labels. Give some, or choose another similarity: folders, tags, pairing.")
-        return SharedLabels.of(train.labels, f"{train.labels.shape[1]:,} labels: two items are similar that share one")
+        return SharedLabels.of(train.labels, f"{train.labels.shape[1]:,} labels: two items that share one are similar")
     if kind == "folders":
         labels, names = labels_from_folders(train._paths())
-        return SharedLabels.of(labels, f"{len(names):,} folders: two items are similar that lie in the same one")
+        return SharedLabels.of(labels, f"{len(names):,} folders: two items in the same one are similar")
     if kind == "tags":
         return SharedTags.of(train, rest)
     if kind == "labels+tags":
@@ -185,7 +185,7 @@ class SharedTags:
     @property
     def description(self) -> str:
         return (
-            f"Similarity from the {len(self.rarity):,} words of {self.modality!r}: two items are similar whose shared "
+            f"Similarity from the {len(self.rarity):,} words of {self.modality!r}: two items are similar if their shared "
             f"words are as rare together as one word that {RARE:.0%} of the items have, {self.share:.2%} of the pairs."
         )
 

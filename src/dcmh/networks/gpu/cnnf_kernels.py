@@ -62,9 +62,9 @@ def relu(x):
 def _relu_forward(x, bias, y, pixels, CHANNELS: tl.constexpr, TILE: tl.constexpr):
     pixel = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
     channel = tl.arange(0, CHANNELS)[None, :]
-    place = pixel * CHANNELS + channel
-    value = tl.load(x + place, mask=pixel < pixels, other=0.0).to(tl.float32) + tl.load(bias + channel)
-    tl.store(y + place, relu(value).to(y.dtype.element_ty), mask=pixel < pixels)
+    offset = pixel * CHANNELS + channel
+    value = tl.load(x + offset, mask=pixel < pixels, other=0.0).to(tl.float32) + tl.load(bias + channel)
+    tl.store(y + offset, relu(value).to(y.dtype.element_ty), mask=pixel < pixels)
 
 
 @triton.jit
@@ -73,10 +73,10 @@ def _relu_backward(y, dy, dx, sums, pixels, CHANNELS: tl.constexpr, TILE: tl.con
     total = tl.zeros((TILE, CHANNELS), tl.float32)
     for start in range(tl.program_id(0) * TILE, pixels, tl.num_programs(0) * TILE):
         pixel = (start + tl.arange(0, TILE)).to(tl.int64)[:, None]
-        place = pixel * CHANNELS + channel[None, :]
-        passed = tl.load(y + place, mask=pixel < pixels, other=0.0) > 0
-        out = tl.where(passed, tl.load(dy + place, mask=pixel < pixels, other=0.0).to(tl.float32), 0.0)
-        tl.store(dx + place, out.to(dx.dtype.element_ty), mask=pixel < pixels)
+        offset = pixel * CHANNELS + channel[None, :]
+        passed = tl.load(y + offset, mask=pixel < pixels, other=0.0) > 0
+        out = tl.where(passed, tl.load(dy + offset, mask=pixel < pixels, other=0.0).to(tl.float32), 0.0)
+        tl.store(dx + offset, out.to(dx.dtype.element_ty), mask=pixel < pixels)
         total += out
     tl.store(sums + tl.program_id(0) * CHANNELS + channel, tl.sum(total, 0))
 
@@ -213,7 +213,7 @@ def _lrn_backward(x, bias, dy, dx, sums, pixels, CHANNELS: tl.constexpr, TILE: t
 
 
 def max_pool(x: Tensor, height: int, width: int) -> Tensor:
-    """Maps (n, channels, h, w), channels last and a power of two, to (n, channels, height, width); outside there is nothing."""
+    """Maps (n, channels, h, w), channels last and a power of two, to (n, channels, height, width); pixels outside are ignored."""
     return _MaxPool.apply(x, height, width)  # type: ignore[no-any-return]
 
 
@@ -256,14 +256,14 @@ def _pool_forward(x, y, chosen, pixels, h, w, height, width, CHANNELS: tl.conste
     for i in tl.static_range(9):
         r, c = row + i // 3, column + i % 3
         inside = here & (r < h) & (c < w)
-        place = ((picture * h + r) * w + c)[:, None] * CHANNELS + channel
-        value = tl.load(x + place, mask=inside[:, None], other=float("-inf")).to(tl.float32)
+        offset = ((picture * h + r) * w + c)[:, None] * CHANNELS + channel
+        value = tl.load(x + offset, mask=inside[:, None], other=float("-inf")).to(tl.float32)
         larger = (value > best) | (value != value)  # NaN is passed on, as by PyTorch
         best = tl.where(larger, value, best)
         which = tl.where(larger, i, which)
-    place = out.to(tl.int64)[:, None] * CHANNELS + channel
-    tl.store(y + place, best.to(y.dtype.element_ty), mask=here[:, None])
-    tl.store(chosen + place, which.to(tl.uint8), mask=here[:, None])
+    offset = out.to(tl.int64)[:, None] * CHANNELS + channel
+    tl.store(y + offset, best.to(y.dtype.element_ty), mask=here[:, None])
+    tl.store(chosen + offset, which.to(tl.uint8), mask=here[:, None])
 
 
 @triton.jit
@@ -279,12 +279,12 @@ def _pool_backward(dy, chosen, dx, pixels, h, w, height, width, CHANNELS: tl.con
         r, c = row // 2 - i // 2, column // 2 - i % 2
         down, right = row - 2 * r, column - 2 * c
         seen = here & (r >= 0) & (r < height) & (c >= 0) & (c < width) & (down < 3) & (right < 3)
-        place = ((picture * height + r) * width + c)[:, None] * CHANNELS + channel
-        which = tl.load(chosen + place, mask=seen[:, None], other=255).to(tl.int32)
-        value = tl.load(dy + place, mask=seen[:, None], other=0.0).to(tl.float32)
+        offset = ((picture * height + r) * width + c)[:, None] * CHANNELS + channel
+        which = tl.load(chosen + offset, mask=seen[:, None], other=255).to(tl.int32)
+        value = tl.load(dy + offset, mask=seen[:, None], other=0.0).to(tl.float32)
         total += tl.where(which == (3 * down + right)[:, None], value, 0.0)
-    place = pixel.to(tl.int64)[:, None] * CHANNELS + channel
-    tl.store(dx + place, total.to(dx.dtype.element_ty), mask=here[:, None])
+    offset = pixel.to(tl.int64)[:, None] * CHANNELS + channel
+    tl.store(dx + offset, total.to(dx.dtype.element_ty), mask=here[:, None])
 
 
 # -- pixels less their mean, in blocks seen as channels ------------------------------------------------------------------

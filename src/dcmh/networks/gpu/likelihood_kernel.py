@@ -96,8 +96,8 @@ def _kernel(
     for start in range(program * BLOCK, points, tl.num_programs(0) * BLOCK):
         point = start + tl.arange(0, BLOCK)
         inside = point < points
-        place = point.to(tl.int64)[:, None] * BITS + bit[None, :]
-        G = tl.load(others + place, mask=inside[:, None] & (bit < BITS)[None, :], other=0.0)
+        offset = point.to(tl.int64)[:, None] * BITS + bit[None, :]
+        G = tl.load(others + offset, mask=inside[:, None] & (bit < BITS)[None, :], other=0.0)
         Theta = tl.dot(F, tl.trans(G), input_precision=PRECISION) * half_scale + shift
         shared = tl.zeros((TILE, BLOCK), tl.int32)
         for word in tl.static_range(WORDS):
@@ -112,5 +112,5 @@ def _kernel(
         error = tl.where(inside[None, :], 1.0 / (1.0 + tl.exp(-Theta)) - S, 0.0)
         gradient += tl.dot(error, G, input_precision=PRECISION)
     tl.store(sums + program * rows + row, total, mask=row < rows)
-    place = (program * rows + row)[:, None] * BITS + bit[None, :]
-    tl.store(gradients + place, gradient * half_scale, mask=here)
+    offset = (program * rows + row)[:, None] * BITS + bit[None, :]
+    tl.store(gradients + offset, gradient * half_scale, mask=here)
