@@ -87,10 +87,11 @@ class Span:
         self.basis = np.linalg.qr(vectors)[0]
 
     def coordinates(self, vectors: Matrix) -> Matrix:
+        """Of vectors (d, m) in the basis, (k, m)."""
         return np.asarray(self.basis.T @ vectors)
 
     def add(self, vector: Matrix) -> int:
-        """Add what the basis lacks of a vector, if anything; gives the size of the basis."""
+        """Add the component of a vector outside the basis, if there is one; returns the size of the basis."""
         rest = vector - self.basis @ self.coordinates(vector)
         rest -= self.basis @ self.coordinates(rest)  # twice, against rounding
         if np.linalg.norm(rest) > 1e-10 * np.linalg.norm(vector):

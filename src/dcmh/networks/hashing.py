@@ -37,6 +37,7 @@ class PixelNetwork(nn.Module):
         self.encoder: list[nn.Module] = []
 
     def train(self, mode: bool = True) -> Self:
+        """As in PyTorch; with `fixed_statistics` the image network stays in evaluation mode."""
         super().train(mode)
         if self.fixed_statistics:
             self.backbone.eval()

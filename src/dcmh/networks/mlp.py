@@ -30,6 +30,7 @@ class TextNetwork(nn.Module):
         return self.full3(functional.relu(self.full2(functional.relu(self.full1(x)))))  # type: ignore[no-any-return]
 
     def layers(self) -> Layers:
+        """The network as plain layers: ReLU after each but the last."""
         layers = (self.full1, self.full2, self.full3)
         return [(layer.weight.detach().T.contiguous(), layer.bias.detach()) for layer in layers]
 

@@ -16,11 +16,12 @@ import csv
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -42,27 +43,27 @@ SIMILAR_WEIGHT = 0.5  # share of the total weight that listed similar pairs get 
 _YES, _NO = ("1", "true", "yes", "similar", "+1"), ("0", "false", "no", "dissimilar", "-1")
 
 
-class Similarity(Protocol):
+class Similarity(ABC):
     """S and the weight W of each pair. Built on the CPU; `to` brings it to where the training runs."""
 
-    within: bool  # whether it also tells something about pairs within one modality
+    within: ClassVar[bool] = True  # whether it also says something about pairs within one modality
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """A sentence for the user."""
-        ...
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Similarity:
+    @abstractmethod
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """The same on another device, with S and W of another type."""
-        ...
 
+    @abstractmethod
     def S(self, batch: Tensor, start: int, stop: int) -> Tensor:
         """S of the batch's points against points start to stop, (batch, stop - start), from 0 to 1."""
-        ...
 
     def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
         """The weight of each of these pairs, with mean 1 over all pairs; None if all weigh the same."""
-        ...
+        return None
 
 
 def check(spec: str) -> str:
@@ -109,7 +110,7 @@ def build(spec: str, train: Dataset) -> Similarity:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedLabels:
+class SharedLabels(Similarity):
     """S = 1 where two points share a label."""
 
     labels: Tensor  # (n, labels) of 0 and 1, uint8
@@ -117,10 +118,9 @@ class SharedLabels:
     dtype: torch.dtype = torch.float32
     words: Tensor | None = None  # on a GPU: the labels as bits, (n, words), int32, for its kernel
 
-    within = True
-
     @classmethod
     def of(cls, labels: NDArray[np.uint8], source: str = "labels") -> Self:
+        """From labels (n, l) of 0 and 1."""
         return cls(torch.from_numpy(labels).to(torch.uint8), source)
 
     @property
@@ -134,9 +134,6 @@ class SharedLabels:
     def S(self, batch: Tensor, start: int, stop: int) -> Tensor:
         return objective.similarity(self.labels[batch].to(self.dtype), self.labels[start:stop].to(self.dtype))
 
-    def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
-        return None
-
 
 def label_bits(labels: Tensor) -> Tensor:
     """Labels (n, l) of 0 and 1 as bits of int32, (n, ceil(l / 31)): 31 to a word, the sign bit stays unused."""
@@ -146,7 +143,7 @@ def label_bits(labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedTags:
+class SharedTags(Similarity):
     """S = 1 where the words that two points share are rare enough together, and for a point with itself.
 
     The words of all items lie in one row, those of item i from starts[i] to starts[i + 1].
@@ -157,10 +154,9 @@ class SharedTags:
     starts: Tensor  # (n + 1,), int64
     rarity: Tensor  # of each word: -log of the share of items that have it
 
-    within = True
-
     @classmethod
     def of(cls, train: Dataset, modality: str) -> Self:
+        """From the words of a text modality; "" takes tags, text, or the first one there is."""
         texts = [name for name, column in train.columns.items() if isinstance(column, Texts)]
         if not texts:
             raise DataError(
@@ -214,18 +210,13 @@ class SharedTags:
         S[own.nonzero()[:, 0], batch[own] - start] = 1
         return S
 
-    def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
-        return None
-
 
 @dataclass(frozen=True, eq=False)
-class LabelsAndTags:
+class LabelsAndTags(Similarity):
     """S between 0 and 1: labels say most of it, tags the rest, so that codes also tell apart what shares a label."""
 
     labels: Similarity
     tags: SharedTags
-
-    within = True
 
     @property
     def description(self) -> str:
@@ -238,12 +229,9 @@ class LabelsAndTags:
     def S(self, batch: Tensor, start: int, stop: int) -> Tensor:
         return self.labels.S(batch, start, stop).lerp(self.tags.S(batch, start, stop), TAG_WEIGHT)
 
-    def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
-        return None
-
 
 @dataclass(frozen=True, eq=False)
-class ListedPairs:
+class ListedPairs(Similarity):
     """S and W from a list of pairs, each in both orders: the partners of item i lie from starts[i] to starts[i + 1]."""
 
     partners: Tensor  # int64
@@ -252,7 +240,7 @@ class ListedPairs:
     complete: bool  # pairs that are not listed are dissimilar; otherwise they are unknown and weigh nothing
     source: str
 
-    within = False  # a point is similar to itself, which says nothing within a modality
+    within: ClassVar[bool] = False  # a point is similar to itself, which says nothing within a modality
 
     @classmethod
     def alone(cls, items: int) -> Self:
@@ -262,6 +250,7 @@ class ListedPairs:
 
     @classmethod
     def of(cls, train: Dataset, file: Path) -> Self:
+        """From a file of pairs of ids; pairs with an item outside the training set are left out."""
         row_of = {name: row for row, name in enumerate(train.ids)}
         pairs: dict[tuple[int, int], bool] = {(row, row): True for row in range(len(train))}
         listed, complete = 0, True  # complete: the file names similar pairs only, of training items or not
