@@ -128,9 +128,9 @@ def start(network: str, points: int, target: torch.device, precision: str):
 
 def learn(run: Run, recipe: Recipe, side: Side) -> None:
     """One modality's part of an outer iteration."""
-    step = partial(algorithm.gradient_step, run, recipe, side)
+    step = side.recorder.recorded(partial(algorithm.gradient_step, run, recipe, side))
     for inputs, batch in algorithm.mini_batches(run, recipe, side):
-        side.recorder.run(step, inputs, batch)
+        step(inputs, batch)
 
 
 def undecoded(column: Images, rows: list[int], *, batch: int = 256) -> Iterator[tuple[list[int], np.ndarray]]:

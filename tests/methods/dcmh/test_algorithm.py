@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 
 import numpy as np
 import pytest
@@ -97,3 +98,19 @@ def test_mini_batches_visit_each_point_at_most_once(data):
     batches = [batch for _, batch in algorithm.mini_batches(run, recipe, run.sides[0])]
     assert [len(batch) for batch in batches] == [BATCH] * (N // BATCH)
     assert len(torch.cat(batches).unique()) == N // BATCH * BATCH
+
+
+def test_four_calls_lead_from_the_loop_to_the_equation(data, monkeypatch):
+    recipe = Paper(BITS, GAMMA, ETA)
+    run = start(recipe, data)
+    likelihood, chains = objective.likelihood, []
+
+    def watch(*arguments):
+        names = [frame.name for frame in traceback.extract_stack() if "/dcmh/methods/" in frame.filename]
+        chains.append(names[names.index("train") :])
+        return likelihood(*arguments)
+
+    monkeypatch.setattr(objective, "likelihood", watch)
+    algorithm.train(run, recipe)
+    called = [name for name in chains[0] if name != "watch"]
+    assert called == ["train", "gradient_step", "loss", "batch_likelihood"]  # and then likelihood

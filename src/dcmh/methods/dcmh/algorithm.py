@@ -56,9 +56,9 @@ def train(run: Run, recipe: Recipe, *, after_epoch: Callable[[Run], None] = lamb
         if run.epoch >= frozen:
             run.unfreeze(restart=run.epoch == frozen)
         for side in run.sides:  # theta_x with theta_y and B fixed; then theta_y
-            step = partial(gradient_step, run, recipe, side)
+            step = side.recorder.recorded(partial(gradient_step, run, recipe, side))  # on a GPU: a CUDA graph of it
             for inputs, batch in mini_batches(run, recipe, side):
-                side.recorder.run(step, inputs, batch)  # step(inputs, batch); on a GPU a recording of it
+                step(inputs, batch)
         update_codes(run)
         run.epoch += 1
         after_epoch(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os,
 PIXELS_IN_MEMORY = MEMORY // 4 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 PIXELS_ON_GPU = 8 << 30
 PREFETCH = 3  # batches on their way to the GPU
+
+Step = Callable[[Tensor, Tensor], None]  # of a mini-batch: inputs, points
 
 
 class Pixels:
@@ -128,7 +130,7 @@ class PinnedBuffer:
 
 
 class StepRecorder:
-    """Runs one gradient step many times. On a GPU the step is recorded once as a CUDA graph and then replayed as a whole,
+    """For a gradient step that is taken many times: on a GPU it is recorded once as a CUDA graph and then replayed as a whole,
     which saves launching its hundreds of small kernels one by one."""
 
     WARM_UP = 3  # steps before the recording, in which libraries choose their kernels
@@ -138,11 +140,12 @@ class StepRecorder:
         self.taken = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def run(self, step: Callable[[Tensor, Tensor], None], inputs: Tensor, batch: Tensor) -> None:
-        """Run step(inputs, batch): as it is, or by replaying its recording."""
-        if not self.record:
-            step(inputs, batch)
-        elif self.taken < self.WARM_UP:
+    def recorded(self, step: Step) -> Step:
+        """The step itself, or on a GPU a function that replays its recording."""
+        return partial(self._replay, step) if self.record else step
+
+    def _replay(self, step: Step, inputs: Tensor, batch: Tensor) -> None:
+        if self.taken < self.WARM_UP:
             self._on_side_stream(step, inputs, batch)
         else:
             if self.graph is None:
@@ -161,7 +164,7 @@ class StepRecorder:
         """Drop the recorded graph; the step has changed."""
         self.graph, self.taken = None, 0
 
-    def _on_side_stream(self, step: Callable[[Tensor, Tensor], None], inputs: Tensor, batch: Tensor) -> None:
+    def _on_side_stream(self, step: Step, inputs: Tensor, batch: Tensor) -> None:
         """A recording requires that the steps before it ran on a stream other than the default one."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
