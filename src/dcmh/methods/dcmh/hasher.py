@@ -262,7 +262,9 @@ class DCMH(Hasher):
         if checkpoint and distributed.rank() == 0 and (stopped or checkpoint.is_due):
             checkpoint.save(run, self.history_)
         if stopped:
-            raise TrainingStopped(f"Stopped after iteration {run.epoch} of {run.epochs}. Go on with --resume.")
+            raise TrainingStopped(
+                f"Stopped after iteration {run.epoch} of {run.epochs}.", hint="Continue with --resume."
+            )
         self._began = time.monotonic()
 
     def _record(self, run: Run) -> None:
