@@ -29,15 +29,15 @@ def main() -> None:
     kept = torch.randint(0, 256, (chosen.pictures, SIZE, SIZE, 3), dtype=torch.uint8)
     column = gpu.Pixels(Images([]), torch.device("cpu"))
     column.kept = kept
-    memory = [torch.zeros(BATCH, SIZE, SIZE, 3, dtype=torch.uint8) for _ in range(gpu.AHEAD)]
+    memory = [torch.zeros(BATCH, SIZE, SIZE, 3, dtype=torch.uint8) for _ in range(gpu.PREFETCH)]
     batches = torch.randint(0, chosen.pictures, (chosen.repeat, BATCH))
     ways: dict[str, Callable[[int], object]] = {
         "indexed": lambda i: kept[batches[i]],
-        "index_select into memory": lambda i: torch.index_select(kept, 0, batches[i], out=memory[i % gpu.AHEAD]),
-        "dcmh.methods.dcmh.gpu": lambda i: column._bytes(batches[i], memory[i % gpu.AHEAD]),
+        "index_select into memory": lambda i: torch.index_select(kept, 0, batches[i], out=memory[i % gpu.PREFETCH]),
+        "dcmh.methods.dcmh.gpu": lambda i: column._bytes(batches[i], memory[i % gpu.PREFETCH]),
     }
     for name, gather in ways.items():
-        for workers in (1, gpu.AHEAD):
+        for workers in (1, gpu.PREFETCH):
             with ThreadPoolExecutor(workers) as pool:
                 began = time.perf_counter()
                 list(pool.map(gather, range(chosen.repeat)))

@@ -14,6 +14,7 @@ import argparse
 import platform
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ import torch
 from dcmh import networks
 from dcmh.data.columns import Images
 from dcmh.inputs.views import PixelView, VectorView, WordView
-from dcmh.methods.dcmh import DCMH, gpu
+from dcmh.methods.dcmh import DCMH, algorithm, gpu
+from dcmh.methods.dcmh.recipes import Recipe
+from dcmh.methods.dcmh.state import Run, Side
 from dcmh.networks import cnnf
 from dcmh.util import device as devices
 
@@ -70,7 +73,7 @@ def main() -> None:
 
 def measure(chosen: argparse.Namespace, target: torch.device, points: int, precision: str) -> str:
     """One row of the table."""
-    model, run, recipe = start(chosen.network, points, target, precision)
+    run, recipe = start(chosen.network, points, target, precision)
     with devices.arithmetic(precision, target):
         if target.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -78,8 +81,8 @@ def measure(chosen: argparse.Namespace, target: torch.device, points: int, preci
         for _ in range(chosen.iterations + 1):
             row = []
             for side in run.sides:
-                row.append(timed(target, lambda side=side: model._update_network(recipe, run, side, 500)))
-            row.append(timed(target, lambda: model._update_codes(run)))
+                row.append(timed(target, lambda side=side: learn(run, recipe, side)))
+            row.append(timed(target, lambda: algorithm.update_codes(run)))
             run.epoch += 1
             parts.append(row)
         image, text, code = np.median(parts[1:], axis=0)
@@ -95,7 +98,7 @@ def measure(chosen: argparse.Namespace, target: torch.device, points: int, preci
 
 
 def start(network: str, points: int, target: torch.device, precision: str):
-    """A model and the state of its training on random data."""
+    """The state of a training on random data, and its recipe."""
     random = np.random.default_rng(0)
     words = (random.random((points, WORDS), np.float32) < 0.005).astype(np.float32)
     labels = (random.random((points, LABELS)) < 0.1).astype(np.uint8)
@@ -108,18 +111,26 @@ def start(network: str, points: int, target: torch.device, precision: str):
         image = Images([pool[i % len(pool)] for i in range(points)])
     recipe = "stable" if frozen else "paper"
     kind = "efficientnet-lite0" if frozen else network
-    model = DCMH(BITS, recipe=recipe, network=kind, finetune=not frozen, device=str(target), precision=precision)
+    model = DCMH(
+        BITS, recipe=recipe, network=kind, finetune=not frozen, device=str(target), precision=precision, epochs=500
+    )
     if network == "cnn-f":
         networks.backbone = lambda name, weights=None: (random_cnnf(), cnnf.FEATURES)
-    model._stop = model._checkpoint = model._progress = None
-    model.views_ = {"image": VectorView(FEATURES) if frozen else PixelView(), "text": Words()}
+    model.views_ = {"image": VectorView(FEATURES) if frozen else PixelView(), "text": Words(range(WORDS))}
     model.validation = 0.0
     rule = model._recipe(model.views_)
     observed = {name: np.ones(points, bool) for name in ("image", "text")}
     gpu.decoded_batches = undecoded
     with devices.arithmetic(precision, target):
         run = model._start(rule, {"image": image, "text": words}, labels, observed, target)
-    return model, run, rule
+    return run, rule
+
+
+def learn(run: Run, recipe: Recipe, side: Side) -> None:
+    """One modality's part of an outer iteration."""
+    step = side.recorder.recorded(partial(algorithm.gradient_step, run, recipe, side))
+    for inputs, batch in algorithm.mini_batches(run, recipe, side):
+        step(inputs, batch)
 
 
 def undecoded(column: Images, rows: list[int], *, batch: int = 256) -> Iterator[tuple[list[int], np.ndarray]]:
@@ -140,7 +151,7 @@ def random_cnnf() -> cnnf.CNNF:
 
 
 class Words(WordView):
-    """A bag of words without words."""
+    """A bag of words of which only the length is known."""
 
     width = WORDS
 

@@ -159,7 +159,7 @@ def test_a_place_that_holds_something_else_is_not_overwritten(cli, tmp_path, pho
     before = left_behind(photos)
     answer = cli("train", "photos", "--out", "photos", *QUICK)
     assert (answer.code, answer.out) == (1, "")
-    assert answer.last == "photos exists and is no dcmh model, so it is not overwritten. Choose another --out."
+    assert answer.last == "photos exists but is not a dcmh model, so it is not overwritten. Choose another --out."
     assert left_behind(photos) == before
     (tmp_path / "file").write_text("mine")
     answer = cli("train", "photos", "--out", "file/model", *QUICK)

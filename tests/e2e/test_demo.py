@@ -56,4 +56,4 @@ def test_a_folder_with_something_else_is_not_touched(cli, tmp_path):
     (tmp_path / "demo" / "model" / "mine.txt").write_text("mine")
     answer = cli("demo")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.last == "demo/model exists and is no dcmh model, so it is not overwritten. Choose another --out."
+    assert answer.last == "demo/model exists but is not a dcmh model, so it is not overwritten. Choose another --out."

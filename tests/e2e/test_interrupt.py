@@ -13,9 +13,9 @@ from commands import finish, left_behind, spawn
 # A state is written after every iteration, and iterations take a while: there is something to interrupt.
 PROGRAM = """
 import sys, time
-import dcmh.methods.dcmh.checkpoint
+import dcmh.methods.dcmh.state
 import dcmh.methods.dcmh as method
-dcmh.methods.dcmh.checkpoint.SECONDS = 0
+dcmh.methods.dcmh.state.CHECKPOINT_SECONDS = 0
 record = method.DCMH._record
 def slowly(self, *arguments):
     time.sleep(0.05)

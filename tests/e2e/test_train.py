@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 from commands import QUICK, finish, left_behind, spawn
@@ -10,6 +11,8 @@ from commands import QUICK, finish, left_behind, spawn
 import dcmh
 from dcmh.cli.train import default_queries
 from dcmh.cli.workspace import Workspace
+from dcmh.data import Dataset, splits
+from dcmh.methods.dcmh import similarity
 from toy_photos import write_photos
 
 
@@ -37,6 +40,19 @@ def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):
         "weights.safetensors",
     ]
     assert dcmh.load(tmp_path / "toy.model").bits == 16
+
+
+def test_data_is_prepared_once(cli, monkeypatch):
+    """One split, one similarity; one fingerprint of all items, for the split, and one of the training items."""
+    calls = Counter()
+
+    def counted(name, function):
+        return lambda *arguments: calls.update([name]) or function(*arguments)
+
+    for owner, name in ((splits, "make_split"), (similarity, "build"), (Dataset, "fingerprint")):
+        monkeypatch.setattr(owner, name, counted(name, getattr(owner, name)))
+    assert cli("train", "toy", *QUICK, "--similarity", "tags").code == 0
+    assert calls == {"make_split": 1, "build": 1, "fingerprint": 2}
 
 
 def test_it_works_as_a_program_whose_output_is_json(tmp_path):

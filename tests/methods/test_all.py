@@ -161,7 +161,7 @@ def test_more_bits_than_dimensions_work_or_are_explained(name, split):
 def test_methods_for_two_modalities_say_so(name, split):
     train = split.train
     three = Dataset({**train.columns, "sound": train.image}, labels=train.labels)
-    with pytest.raises(DCMHError, match="exactly two modalities, the data has 3: image, text, sound"):
+    with pytest.raises(DCMHError, match="exactly two modalities; the data has 3: image, text, sound"):
         new(name).fit(three)
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 import dcmh
 from dcmh.data import Dataset, Texts, Vectors
 from dcmh.errors import DataError
-from dcmh.methods.dcmh import DCMH
+from dcmh.methods.dcmh import DCMH, algorithm
 
 FAST = {"bits": 8, "hidden": 16, "epochs": 3, "batch_size": 16, "device": "cpu"}
 CPU = torch.device("cpu")
@@ -44,7 +44,6 @@ def three(n=90, seed=0, hide=True):
 
 
 def start(model, data):
-    model._stop = model._checkpoint = model._progress = None
     model.views_ = {name: model._view(data[name].kind).fit(data[name]) for name in data.modalities}
     inputs = {name: model.views_[name](data[name]) for name in data.modalities}
     observed = {name: data.observed(name) for name in data.modalities}
@@ -68,7 +67,9 @@ def test_the_objective_is_summed_over_all_ordered_pairs_of_what_is_observed():
     for side in run.sides:
         batch = side.rows[:10]
         inputs = side.inputs[batch]
-        _, loss = model._loss(recipe, run, side, inputs, batch)
+        outputs = side.forward(inputs)
+        side.store(batch, outputs.detach())
+        loss, _ = recipe.loss(run, side, outputs, batch)
         F = side.network(inputs.float()).detach()
         likelihood = pairs = 0.0
         for other in run.sides:
@@ -78,7 +79,7 @@ def test_the_objective_is_summed_over_all_ordered_pairs_of_what_is_observed():
             Theta = F @ other.outputs[rows].T / 2
             likelihood += float((softplus(Theta) - S[batch][:, rows] * Theta).sum())
             pairs += len(batch) * len(rows)
-        points = pairs // (len(batch) * 2)
+        points = pairs / (len(batch) * 2)
         quantisation = 0.7 * float((run.B[batch] - F).square().sum())
         balance = 0.3 * float(side.outputs[data.observed(side.name)].sum(0).square().sum())
         expected = 2 * likelihood / pairs + quantisation / (len(batch) * points)
@@ -93,8 +94,9 @@ def test_a_missing_modality_stays_zero_and_codes_come_from_the_others():
     recipe, run = model._recipe({}), start(model, data)
     for _ in range(2):
         for side in run.sides:
-            model._update_network(recipe, run, side, 2)
-        model._update_codes(run)
+            for inputs, batch in algorithm.mini_batches(run, recipe, side):
+                algorithm.gradient_step(run, recipe, side, inputs, batch)
+        algorithm.update_codes(run)
     total = torch.zeros(len(data), 8)
     for side in run.sides:
         there = torch.from_numpy(data.observed(side.name))

@@ -15,7 +15,7 @@ from dcmh.errors import ModelError, ModelMismatch, ParameterError
 from dcmh.methods.dcmh import DCMH
 from dcmh.networks import cnnf
 from dcmh.networks.cnnf import CNNF
-from dcmh.networks.gpu.lrn import relu_lrn
+from dcmh.networks.cnnf_layers import blocks, relu_lrn
 
 SHAPES = {  # height x width x in x out, as MatConvNet keeps kernels
     "conv1": (11, 11, 3, 64),
@@ -149,7 +149,7 @@ def test_damaged_files_are_refused(tmp_path):
         kernel[0, 0, 0, 0] = np.nan
 
     weights_file(tmp_path / "nan.mat", new=True, shapes={"conv1": SHAPES["conv1"]}, change={"conv1": nan})
-    with pytest.raises(ModelError, match=r"nan.mat: layer conv1 holds NaN or infinity. Get the file again."):
+    with pytest.raises(ModelError, match=r"nan.mat: layer conv1 holds NaN or infinity. Download it again."):
         cnnf.load_matconvnet(CNNF(), tmp_path / "nan.mat")
     weights_file(tmp_path / "bias.mat", new=False, shapes={"conv1": SHAPES["conv1"]}, bias=np.zeros(63, np.float32))
     with pytest.raises(ModelError, match=r"bias.mat: layer conv1 has 63 biases for 64 kernels"):
@@ -227,5 +227,5 @@ def test_a_strided_convolution_is_one_over_blocks():
     x = torch.randn(2, 3, 24, 32, generator=generator, dtype=torch.float64)
     weight = torch.randn(5, 3, 11, 11, generator=generator, dtype=torch.float64)
     padded = torch.nn.functional.pad(weight, (0, 1, 0, 1))
-    ours = torch.nn.functional.conv2d(cnnf.blocks(x, 4), cnnf.blocks(padded, 4))
+    ours = torch.nn.functional.conv2d(blocks(x, 4), blocks(padded, 4))
     assert torch.allclose(ours, torch.nn.functional.conv2d(x, weight, stride=4))

@@ -66,14 +66,16 @@ def train(
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
     seed = method.seed or 0
-    _check_similarity(model, divide(whole, items.queries, items.train_size, seed, say=False))  # before it costs an hour
+    split = divide(whole, items.queries, items.train_size, seed)
+    _build_similarity(model, split)  # refuses what cannot be learned from, before an hour of reading pictures
     began = time.monotonic()
     found = source.readable(whole, model._view("image"), device)
     source.say_skipped(found.skipped, "" if run.strict else f", listed in {out / SKIPPED}")
     if run.strict and found.skipped:
         console.error("Stopped because of --strict: nothing was trained or written. Repair or remove those files.")
         return 3
-    split = divide(found.data, items.queries, items.train_size, seed)
+    if found.data is not whole:  # some pictures cannot be read
+        split = divide(found.data, items.queries, items.train_size, seed, say=False)
     console.say(_intention(model, found.data, split, device))
     _say_similarity(model, split)
     seconds = {"features": round(time.monotonic() - began, 2)}
@@ -154,27 +156,26 @@ def _check_out(out: Path) -> None:
         raise ParameterError(f"--out {out}: nothing may be written in {above}. Choose another --out.")
 
 
-def _check_similarity(model: Hasher, split: Split) -> None:
-    """Refuse what cannot be learned from these items."""
-    if (spec := getattr(model, "similarity", None)) is not None:
-        from dcmh.methods.dcmh import similarity
+def _build_similarity(model: Hasher, split: Split) -> str | None:
+    """Describe what counts as similar among the training items; None for a method without such a setting."""
+    from dcmh.methods.dcmh import DCMH
 
-        similarity.learn_from(spec, split.train)
+    return model.similarity_of(split.train).description if isinstance(model, DCMH) else None
 
 
 def _say_similarity(model: Hasher, split: Split) -> None:
-    """What counts as similar, for a method that can be told; and what as relevant, if that is something else."""
-    spec = getattr(model, "similarity", None)
-    if spec is None:
+    """Say what counts as similar, for a method with such a setting; and what as relevant, if that is something else."""
+    description = _build_similarity(model, split)
+    if description is None:
         return
-    from dcmh.methods.dcmh import similarity
+    from dcmh.methods.dcmh.similarity import kind_of
 
-    console.say(similarity.learn_from(spec, split.train).said)
+    console.say(description)
     if split.query.labels is None:
         console.say(
             "There are no labels to measure by: a query's own item, in the other modality, is what it should find."
         )
-    elif similarity.kind_of(spec) not in ("labels", "folders", "labels+tags"):
+    elif kind_of(getattr(model, "similarity", "")) not in ("labels", "folders", "labels+tags"):
         console.say("It is measured by the labels of the data, which it does not learn from.")
 
 

@@ -1,6 +1,6 @@
-"""Hashing methods, one a file: the file's name is the method's name.
+"""Hashing methods, one per file or package, which gives the method its name.
 
-A package of somebody else joins through the entry-point group `dcmh.methods`.
+Other packages add methods through the entry-point group `dcmh.methods`.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _NOT_METHODS = {"base", "fine", "folder", "starter"}
 
 
 def available() -> dict[str, str]:
-    """Method names, each with the first line of its file: its paper. Imports none of them."""
-    found = {}
-    for name, file in _ours().items():
+    """Method names, each with the first line of its docstring: its paper. Imports none of them."""
+    methods = {}
+    for name, file in _own_methods().items():
         docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        found[name] = docstring.partition("\n")[0]
+        methods[name] = docstring.partition("\n")[0]
     for point in entry_points(group="dcmh.methods"):
-        found.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
-    return dict(sorted(found.items()))
+        methods.setdefault(point.name, f"from the package {point.dist.name if point.dist else point.value}")
+    return dict(sorted(methods.items()))
 
 
 def get(name: str) -> type[Hasher]:
     """The class of a method: `dcmh.methods.get("cca")(bits=32)`."""
-    known = available()  # a method of ours comes before one of the same name elsewhere
+    known = available()  # a method of this package wins over one of the same name elsewhere
     if name not in known:
         close = difflib.get_close_matches(str(name), known, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ParameterError(f"No hashing method {name!r}.{hint} Available: {', '.join(known)}.")
-    if name in _ours():
+    if name in _own_methods():
         return _class_of(importlib.import_module(f"dcmh.methods.{name.replace('-', '_')}"))
     point = next(point for point in entry_points(group="dcmh.methods") if point.name == name)
     loaded: type[Hasher] = point.load()
     return loaded
 
 
-def _ours() -> dict[str, Path]:
+def _own_methods() -> dict[str, Path]:
     """The methods of this package, each with its file."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
     return {
@@ -57,7 +57,7 @@ def _ours() -> dict[str, Path]:
 
 
 def _files(name: str) -> tuple[Path, Path]:
-    """Where a method may be: a file, or a package of several."""
+    """Where a method may be: a file, or a package."""
     return Path(__path__[0], f"{name}.py"), Path(__path__[0], name, "__init__.py")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dcmh import codes
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
 from dcmh.methods.base import Arrays, Hasher
@@ -33,20 +34,20 @@ class TwoViewHasher(Hasher):
         first, second = inputs
         for name, view in inputs.items():
             if not np.ptp(view, axis=0).any():
-                raise DataError(f"All training items have the same {name}, so it tells nothing. Check its features.")
+                raise DataError(f"All training items have the same {name}, so it says nothing. Check its features.")
         X, Y = (np.asarray(inputs[name], np.float64) for name in (first, second))
         self._learn((first, second), X, Y, labels)
 
     def _check(self, train: Dataset) -> Dataset:
         if len(train.modalities) > 2:
             raise DataError(
-                f"{type(self).__name__} learns from exactly two modalities, the data has {len(train.modalities)}: "
-                f"{', '.join(train.modalities)}. Leave some out, or take the method dcmh."
+                f"{type(self).__name__} learns from exactly two modalities; the data has {len(train.modalities)}: "
+                f"{', '.join(train.modalities)}. Leave some out, or use the method dcmh."
             )
         return super()._check(train)
 
     def _record(self, **values: float) -> None:
-        """Note one iteration in the history, and tell whoever watches."""
+        """Add one iteration to the history, and report progress."""
         self.history_.append(values)
         if self._progress is not None:
             self._progress(values)
@@ -95,8 +96,8 @@ def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
 
 
 def sign(values: Matrix) -> Matrix:
-    """+1 where a value is at least 0, -1 elsewhere, as float64 for the products that follow."""
-    return np.where(values >= 0, 1.0, -1.0)
+    """`codes.sign` as float64, for the products that follow."""
+    return codes.sign(values).astype(np.float64)
 
 
 def unit_rows(values: NDArray[Any]) -> Matrix:
@@ -113,20 +114,20 @@ def sample_pairs(
 
     Drawn with replacement. Gives a, b and whether each pair is similar, all of shape (count,).
     """
-    found: dict[bool, list[NDArray[np.intp]]] = {True: [], False: []}
+    drawn: dict[bool, list[NDArray[np.intp]]] = {True: [], False: []}
     wanted = {True: count // 2, False: count - count // 2}
     for _ in range(100):
         a, b = generator.integers(len(labels), size=(2, count))
         similar = np.concatenate([(labels[a[r]] & labels[b[r]]).any(axis=1) for r in blocks(count)])
-        for kind, pairs in found.items():
+        for kind, pairs in drawn.items():
             pairs.append(np.stack([a, b])[:, similar == kind])
-        if all(sum(p.shape[1] for p in found[kind]) >= wanted[kind] for kind in found):
+        if all(sum(p.shape[1] for p in drawn[kind]) >= wanted[kind] for kind in drawn):
             break
-    halves = [np.concatenate(found[kind], axis=1)[:, : wanted[kind]] for kind in (True, False)]
-    for half, said in zip(halves, ("share a label", "share no label"), strict=True):
+    halves = [np.concatenate(drawn[kind], axis=1)[:, : wanted[kind]] for kind in (True, False)]
+    for half, condition in zip(halves, ("share a label", "share no label"), strict=True):
         if half.shape[1] == 0:
             raise DataError(
-                f"Of the training items hardly any two {said}, so there is nothing to learn. Check the labels."
+                f"Hardly any two training items {condition}, so there is nothing to learn. Check the labels."
             )
     pairs_ = np.concatenate(
         [h[:, np.resize(np.arange(h.shape[1]), w)] for h, w in zip(halves, wanted.values(), strict=True)], axis=1

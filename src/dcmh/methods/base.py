@@ -1,6 +1,6 @@
-"""Hasher: what every hashing method offers. fit, encode, save; `load` reads any of them back.
+"""Hasher, the base class of every hashing method: fit, encode and save; `load` reads any of them back.
 
-A method is one file in this folder. It gives `_fit` (learn from arrays), `_outputs` (one modality's real-valued outputs,
+A method is one file in this folder. It implements `_fit` (learn from arrays), `_outputs` (one modality's real-valued outputs,
 whose signs are the code), `_state` and `_restore` (its arrays, for the model folder).
 """
 
@@ -30,7 +30,7 @@ from dcmh.methods.fine import FineSpace
 Arrays = dict[str, NDArray[Any]]
 Progress = Callable[[Mapping[str, Any]], None]
 
-_NOT_KEPT = ("device",)  # in a model folder: it may go to a machine that has none such
+_NOT_SAVED = ("device",)  # a model folder may go to a machine without that device
 
 
 class Hasher(ABC):
@@ -49,7 +49,7 @@ class Hasher(ABC):
             raise ParameterError(f"seed must be a whole number of at least 0, not {seed!r}.")
         self.seed = int(seed)
 
-    # -- what a method gives --------------------------------------------------------------------------------------
+    # -- what a method implements ----------------------------------------------------------------------------------
 
     @abstractmethod
     def _fit(
@@ -70,7 +70,7 @@ class Hasher(ABC):
         """Undo `_state`."""
 
     def _view(self, kind: Kind) -> View:
-        """How this method looks at a modality of this kind."""
+        """A new view, which turns a modality of this kind into this method's inputs."""
         views: dict[Kind, type[View]] = {"image": FeatureView, "text": WordView, "vector": VectorView}
         return views[kind]()
 
@@ -89,9 +89,9 @@ class Hasher(ABC):
         Parameters
         ----------
         progress
-            Called with a record now and then.
+            Called with a record, usually after each iteration.
         fine
-            Dimensions of the fine space that orders what the codes find (`dcmh.methods.fine`): 64, 128, 256, or 0 for none.
+            Dimensions of the fine space that ranks the hits of the codes (`dcmh.methods.fine`): 64, 128, 256, or 0 for none.
         text_encoder
             The sentence encoder of the fine space. Default: that of the method, or use-multilingual.
         """
@@ -101,14 +101,14 @@ class Hasher(ABC):
         views = {name: self._view(column.kind).fit(column) for name, column in train.columns.items()}
         inputs = {name: views[name](column) for name, column in train.columns.items()}
         self.views_: dict[str, View] = views
-        self.trained_on_ = {"name": train.name, "items": len(train), "fingerprint": train.fingerprint()}
+        self.trained_on_: dict[str, Any] = {"name": train.name, "items": len(train), "fingerprint": train.fingerprint()}
         self.history_: list[dict[str, Any]] = []
         observed = {name: train.observed(name) for name in train.modalities}
         try:
             self.fine_: FineSpace | None = self._learn_fine(train, inputs, fine, text_encoder)
             self._fit(inputs, train.labels, observed)
         except BaseException:
-            del self.views_  # what was not learned cannot encode
+            del self.views_  # a model that failed to learn must not encode
             raise
         finally:
             self._progress = None
@@ -120,18 +120,21 @@ class Hasher(ABC):
         if not dimensions:
             return None
         views = {name: self.fine_view(name) for name in self.views_}
-        seen = {name: inputs[name] if view is self.views_[name] else view(train[name]) for name, view in views.items()}
+        fine_inputs = {
+            name: inputs[name] if view is self.views_[name] else view(train[name]) for name, view in views.items()
+        }
         name = encoder or getattr(self, "_text_encoder", None) or sentences.DEFAULT
         settings = getattr(self, "_fine_settings", fine_space.OWN)
-        return fine_space.learn(train, views, seen, dimensions=dimensions, encoder=name, settings=settings)
+        return fine_space.learn(train, views, fine_inputs, dimensions=dimensions, encoder=name, settings=settings)
 
     def fine_view(self, modality: str) -> View:
-        """How the fine space looks at a modality: as the method does, but pictures always as features."""
+        """The view that the fine space takes of a modality: the method's own, but always features for pictures."""
         view = self.views_[modality]
         return FeatureView(device=getattr(self, "device", "auto")) if isinstance(view, PixelView) else view
 
     @property
     def modalities(self) -> tuple[str, ...]:
+        """The names of the modalities that the model can encode."""
         return tuple(self._fitted())
 
     def outputs(self, **modalities: Any) -> NDArray[np.float64]:
@@ -142,16 +145,16 @@ class Hasher(ABC):
         lengths = {len(column) for column in columns.values()}
         if len(lengths) > 1:
             raise DataError(
-                f"The modalities differ in length ({', '.join(map(str, sorted(lengths)))}). Give one value an item."
+                f"The modalities differ in length ({', '.join(map(str, sorted(lengths)))}). Give one value per item."
             )
-        seen = np.zeros(lengths.pop(), bool)
-        total = np.zeros((len(seen), self.bits))
+        encoded = np.zeros(lengths.pop(), bool)
+        total = np.zeros((len(encoded), self.bits))
         for name, column in columns.items():
             outputs = np.asarray(self._outputs(name, self.views_[name](column)), np.float64)
             total += np.where(column.observed[:, None], outputs, 0)
-            seen |= column.observed
-        if not seen.all():
-            raise DataError(f"Item {int(np.argmin(seen))} has none of: {', '.join(columns)}. Leave it out.")
+            encoded |= column.observed
+        if not encoded.all():
+            raise DataError(f"Item {int(np.argmin(encoded))} has none of: {', '.join(columns)}. Leave it out.")
         return total
 
     def encode(self, **modalities: Any) -> NDArray[np.int8]:
@@ -169,7 +172,7 @@ class Hasher(ABC):
     def name(self) -> str:
         """The name under which `dcmh.methods.get` finds this method: that of its entry point, or else of its file.
 
-        A class of a script has its own name there; `dcmh.load` must be given the class.
+        A class defined in a script goes by its own name; pass the class to `dcmh.load`.
         """
         method = type(self)
         for point in entry_points(group="dcmh.methods"):
@@ -178,19 +181,19 @@ class Hasher(ABC):
         if method.__module__ == "__main__":
             return method.__name__.lower()
         module = method.__module__
-        if module.startswith("dcmh.methods."):  # a file of that package, or a package of several files
+        if module.startswith("dcmh.methods."):  # a file of that package, or a package in it
             return module.split(".")[2].replace("_", "-")
         return module.rpartition(".")[2].replace("_", "-")
 
     # -- the model folder -----------------------------------------------------------------------------------------
 
     def save(self, folder: Path | str, *, extra: Mapping[str, str] | None = None) -> None:
-        """Write a model folder (see `dcmh.methods.folder`), whole or not at all. `extra`: file name to text."""
+        """Write a model folder (see `dcmh.methods.folder`) atomically. `extra` maps names of further files to their text."""
         views = self._fitted()
         record = {
             "method": self.name,
             "bits": self.bits,
-            "parameters": {name: _plain(value) for name, value in self.parameters.items() if name not in _NOT_KEPT},
+            "parameters": {name: _plain(value) for name, value in self.parameters.items() if name not in _NOT_SAVED},
             "trained_on": self.trained_on_,
             "versions": {"dcmh": __version__, "python": platform.python_version(), "numpy": np.__version__},
         }
@@ -203,7 +206,7 @@ class Hasher(ABC):
     @classmethod
     def from_folder(cls, folder: Path, record: Mapping[str, Any]) -> Self:
         """Rebuild a fitted method from an opened model folder. Use `dcmh.load`."""
-        model = cls(**{name: value for name, value in record["parameters"].items() if name not in _NOT_KEPT})
+        model = cls(**{name: value for name, value in record["parameters"].items() if name not in _NOT_SAVED})
         model.views_ = {name: load_view(folder, name, view) for name, view in record["modalities"].items()}
         model.trained_on_ = dict(record["trained_on"])
         model.history_ = model_folder.read_history(folder)
@@ -220,29 +223,29 @@ class Hasher(ABC):
     def _fitted(self) -> dict[str, View]:
         if not hasattr(self, "views_"):
             raise NotFittedError(
-                f"This {type(self).__name__} has learned nothing yet. Call fit(train), or dcmh.load(folder)."
+                f"This {type(self).__name__} is not fitted yet. Call fit(train), or dcmh.load(folder)."
             )
         return self.views_
 
     def _column(self, modality: str, values: Any) -> Column:
         views = self._fitted()
         if modality not in views:
-            raise ParameterError(f"The model knows no modality {modality!r}. It has: {', '.join(views)}.")
+            raise ParameterError(f"The model has no modality {modality!r}. It has: {', '.join(views)}.")
         return as_column(values, views[modality].kind, modality)
 
     def _check(self, train: Dataset) -> Dataset:
         if not isinstance(train, Dataset):
-            hint = " Of a split, give .train." if hasattr(train, "train") else ""
-            raise ParameterError(f"fit learns from a Dataset, not from a {type(train).__name__}.{hint}")
+            hint = " For a split, pass its .train." if hasattr(train, "train") else ""
+            raise ParameterError(f"fit takes a Dataset, not a {type(train).__name__}.{hint}")
         if len(train.modalities) < 2:
             raise DataError(
-                f"Learning needs two modalities or more, the data has only {train.modalities[0]!r}. Add the other one."
+                f"Training needs at least two modalities; the data has only {train.modalities[0]!r}. Add another one."
             )
         if self._needs_labels():
             if train.labels is None:
                 raise DataError(
-                    f"{type(self).__name__} learns from labels, and the data has none. "
-                    "Give labels, or let frequent words serve: data.with_labels_from_text()."
+                    f"{type(self).__name__} learns from labels, but the data has none. "
+                    "Give labels, or use frequent words as labels: data.with_labels_from_text()."
                 )
             used = train.labels.any(axis=0).sum()
             if used < 2:
@@ -262,7 +265,7 @@ class Hasher(ABC):
 
 
 def _plain(value: Any) -> Any:
-    """A constructor argument as JSON keeps it."""
+    """A constructor argument as JSON stores it."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, np.generic):

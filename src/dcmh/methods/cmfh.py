@@ -18,7 +18,7 @@ Each step is the exact minimiser over its variable, so the objective never rises
 
 From its first update on, V = Z A for Z = [X Y] and some A (d1 + d2, c). So V is never formed: Z'V = Z'Z A and
 V'V = A'Z'Z A are all that the steps need, and their cost does not grow with n. Released versions differ: one has gamma in
-the place of gamma/lambda and gamma/mu, one divides P by mu once more.
+place of gamma/lambda and gamma/mu, another divides P by mu once more.
 """
 
 from __future__ import annotations

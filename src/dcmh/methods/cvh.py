@@ -1,6 +1,6 @@
 """CVH: cross-view hashing (Kumar & Udupa, IJCAI 2011).
 
-Projections that put items near which are paired, or similar, in either modality; a bit is the sign of the projection.
+Projections that place paired, or similar, items close together in either modality; a bit is the sign of the projection.
 With only the pairing known (the default) this is CCA, and labels are not used; similarity="labels" uses them.
 
 Notation. X (n, d1), Y (n, d2) centred views; W (n, n) affinity of items, D = diag(W 1), L = D - W, M = 2 L + D. The

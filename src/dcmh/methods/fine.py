@@ -1,7 +1,7 @@
 """The fine space: every item as a vector near the words that describe it, for any method, in closed form.
 
-A code of 64 bits tells what kind of thing an item is; the fine vector orders what the codes find. Both sides meet in the space
-of a sentence encoder. With x an item's input (picture features, or any vector), y the vector of its text, and l the mean of
+A code of 64 bits tells what kind of thing an item is; the fine vector ranks the hits of the codes. Both sides meet in the
+space of a sentence encoder. With x an item's input (picture features, or any vector), y the vector of its text, and l the mean of
 the vectors of its label names, weighted by rarity, each less the texts' mean c and at unit length:
 
     t = y + LABELS l                                    the target of an item
@@ -36,7 +36,7 @@ DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
 DEFAULT = 128
 PREFIX = "fine:"  # of its arrays in the weights of a model
 TEMPERATURE = 2.0
-LEAST_ROWS = 16  # of a matrix product: BLAS libraries compute smaller ones in another order, with other last digits
+MIN_ROWS = 16  # of a matrix product: BLAS libraries add up smaller ones in another order, with other last digits
 
 Matrix = NDArray[np.float32]
 
@@ -56,7 +56,7 @@ GENERAL = Settings(labels=0.3, ridge=9.0, classes=0.5)  # one for collections th
 
 
 class FineSpace:
-    """What was learned, as named arrays, and the record of its sentence encoder."""
+    """The learned arrays by name, and the record of the sentence encoder."""
 
     def __init__(self, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         self.record = dict(record)
@@ -85,11 +85,11 @@ class FineSpace:
         return self.of_sentences(sentences.encode(self.encoder, texts))
 
     def of_sentences(self, vectors: Matrix) -> Matrix:
-        """Unit vectors (n, dimensions) of some texts, by what the sentence encoder makes of them."""
+        """Unit vectors (n, dimensions) of some texts, from their sentence vectors."""
         return _unit(_product(vectors - self._centre, self._basis))
 
     def of_inputs(self, modality: str, inputs: Any, view: View) -> Matrix:
-        """Unit vectors (n, dimensions) of items, by the inputs that a view gives."""
+        """Unit vectors (n, dimensions) of items, from the inputs that a view gives."""
         mean, scale, weight, bias = (
             np.asarray(self.arrays[f"{modality}.{name}"], np.float32) for name in ("mean", "scale", "weight", "bias")
         )
@@ -97,13 +97,13 @@ class FineSpace:
         names = self.arrays.get(f"{modality}.classes")
         if names is None:
             return _unit(_product(x, weight) + bias)
-        known = self._known(inputs, view, np.asarray(names, np.float32))
+        classes = self._class_vectors(inputs, view, np.asarray(names, np.float32))
         settings = self.record["settings"]
-        z = _unit(_product(np.concatenate([x, np.float32(settings["input"]) * known], axis=1), weight) + bias)
-        return _unit(z + np.float32(settings["classes"]) * known)
+        z = _unit(_product(np.concatenate([x, np.float32(settings["input"]) * classes], axis=1), weight) + bias)
+        return _unit(z + np.float32(settings["classes"]) * classes)
 
     def quantise(self, vectors: Matrix) -> NDArray[np.int8]:
-        """Vectors as an index keeps them, one byte for each dimension."""
+        """Vectors as an index stores them, one byte per dimension."""
         return np.asarray(np.clip(np.rint(vectors / self._step), -127, 127), np.int8)
 
     def as_query(self, vectors: Matrix) -> Matrix:
@@ -111,11 +111,11 @@ class FineSpace:
         return np.asarray(vectors * self._step, np.float32)
 
     def restore(self, quantised: NDArray[np.int8]) -> Matrix:
-        """Undo `quantise`, but for rounding."""
+        """Undo `quantise`, up to rounding."""
         return np.asarray(quantised.astype(np.float32) * self._step, np.float32)
 
-    def _known(self, inputs: Matrix, view: View, names: Matrix) -> Matrix:
-        """k: what the image network's own classifier says, in the fine space."""
+    def _class_vectors(self, inputs: Matrix, view: View, names: Matrix) -> Matrix:
+        """k: the prediction of the image network's own classifier, in the fine space."""
         if self._classifier is None:
             assert isinstance(view, FeatureView)
             self._classifier = view.classifier()
@@ -132,6 +132,7 @@ def from_state(record: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> 
 
 
 def check_dimensions(dimensions: int) -> int:
+    """Return the number of dimensions, or refuse one that is not offered."""
     if isinstance(dimensions, bool) or dimensions not in DIMENSIONS:
         raise ParameterError(f"fine must be one of {', '.join(map(str, DIMENSIONS))}, not {dimensions!r}.")
     return dimensions
@@ -146,7 +147,7 @@ def learn(
     encoder: str = sentences.DEFAULT,
     settings: Settings = OWN,
 ) -> FineSpace | None:
-    """The fine space of some training items; None where neither texts nor label names say what items are."""
+    """The fine space of some training items; None if there are neither texts nor label names to learn from."""
     check_dimensions(dimensions)
     texts = [name for name, column in train.columns.items() if isinstance(column, Texts)]
     named = train.labels is not None and train.label_names is not None and train.labels.shape[1] > 1
@@ -155,38 +156,39 @@ def learn(
     opened = sentences.open_encoder(encoder)
     target, rows, centre = _targets(train, texts, opened, settings.labels)
     regressed = {name: view for name, view in views.items() if isinstance(view, FeatureView | VectorView)}
-    stacked, seen = [], {}
+    stacked, standardised = [], {}
     for name in regressed:
-        there = rows & train.observed(name)
-        if np.count_nonzero(there) >= 2:
-            mean, scale = _standards(inputs[name][there])
-            seen[name] = ((inputs[name] - mean) * scale, mean, scale, there)
-            stacked.append(_unit(_regression(seen[name][0][there], target[there], settings.ridge)[2]))
+        observed = rows & train.observed(name)
+        if np.count_nonzero(observed) >= 2:
+            mean, scale = _standards(inputs[name][observed])
+            standardised[name] = ((inputs[name] - mean) * scale, mean, scale, observed)
+            regression = _regression(standardised[name][0][observed], target[observed], settings.ridge)
+            stacked.append(_unit(regression[2]))
     if not stacked:
         stacked.append(target[rows])  # only texts: their own directions
     basis = np.linalg.svd(np.concatenate(stacked), full_matrices=False)[2][:dimensions].T
     arrays: dict[str, NDArray[Any]] = {"basis": basis.astype(np.float32), "centre": centre}
     vectors = [_unit(target[rows] @ basis)]
     classes = None
-    for name, (x, mean, scale, there) in seen.items():
-        view, x = views[name], x[there]
-        known: Matrix | None = None
+    for name, (x, mean, scale, observed) in standardised.items():
+        view, x = views[name], x[observed]
+        k: Matrix | None = None
         if isinstance(view, FeatureView) and (classifier := view.classifier()) is not None:
             classes = _class_names(opened) @ basis if classes is None else classes
             arrays[f"{name}.classes"] = classes.astype(np.float32)
-            known = _unit(_softmax(inputs[name][there] @ classifier[0] + classifier[1]) @ classes)
-            x = np.concatenate([x, settings.input * (known - known.mean(0))], axis=1)
-        weight, bias, found = _regression(x, target[there] @ basis, settings.ridge)
-        if known is not None:
-            bias = bias - settings.input * known.mean(0) @ weight[-len(basis.T) :]
-            found = _unit(found) + settings.classes * known
+            k = _unit(_softmax(inputs[name][observed] @ classifier[0] + classifier[1]) @ classes)
+            x = np.concatenate([x, settings.input * (k - k.mean(0))], axis=1)
+        weight, bias, z = _regression(x, target[observed] @ basis, settings.ridge)
+        if k is not None:
+            bias = bias - settings.input * k.mean(0) @ weight[-len(basis.T) :]
+            z = _unit(z) + settings.classes * k
         arrays |= {f"{name}.mean": mean, f"{name}.scale": scale, f"{name}.weight": weight, f"{name}.bias": bias}
-        vectors.append(_unit(found))
+        vectors.append(_unit(z))
     arrays["step"] = np.maximum(np.abs(np.concatenate(vectors)).max(0) / 127, 1e-6)
     record = {
         "dimensions": basis.shape[1],
         "encoder": sentences.record(opened),
-        "modalities": [name for name in views if name in seen or isinstance(views[name], WordView)],
+        "modalities": [name for name in views if name in standardised or isinstance(views[name], WordView)],
         "settings": {"input": settings.input, "classes": settings.classes},
     }
     return FineSpace(record, {name: np.asarray(value, np.float32) for name, value in arrays.items()})
@@ -197,18 +199,18 @@ def _targets(
 ) -> tuple[Matrix, NDArray[np.bool_], Matrix]:
     """t (n, width), which items have one, and c."""
     spoken = [sentence_vectors(encoder, _texts_of(train, name)) for name in texts]
-    there = [np.array([bool(text) for text in _texts_of(train, name)]) for name in texts]
+    observed = [np.array([bool(text) for text in _texts_of(train, name)]) for name in texts]
     rows = np.zeros(len(train), bool)
     names = None
     if train.labels is not None and train.label_names is not None:
         names = sentences.encode(encoder, list(train.label_names))
-    if any(mask.any() for mask in there):
-        centre = np.concatenate([vectors[mask] for vectors, mask in zip(spoken, there, strict=True)]).mean(0)
+    if any(mask.any() for mask in observed):
+        centre = np.concatenate([vectors[mask] for vectors, mask in zip(spoken, observed, strict=True)]).mean(0)
     else:
         assert names is not None
         centre, labels = names.mean(0), 1.0
     target = np.zeros((len(train), encoder.width), np.float32)
-    for vectors, mask in zip(spoken, there, strict=True):
+    for vectors, mask in zip(spoken, observed, strict=True):
         target[mask] += _unit(vectors[mask] - centre)
         rows |= mask
     target = _unit(target)
@@ -257,10 +259,10 @@ def _softmax(logits: Matrix) -> Matrix:
 
 
 def _product(x: Matrix, weight: Matrix) -> Matrix:
-    """x @ weight, each row of which does not depend on the others, down to the last digit."""
-    if len(x) >= LEAST_ROWS:
+    """x @ weight, where no row depends on the others, down to the last digit."""
+    if len(x) >= MIN_ROWS:
         return np.asarray(x @ weight, np.float32)
-    padded = np.zeros((LEAST_ROWS, x.shape[1]), np.float32)
+    padded = np.zeros((MIN_ROWS, x.shape[1]), np.float32)
     padded[: len(x)] = x
     return np.asarray((padded @ weight)[: len(x)], np.float32)
 

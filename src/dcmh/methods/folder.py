@@ -2,10 +2,10 @@
 
 model.json              format, method, parameters, modalities and their views, versions, fingerprint
 weights.safetensors     what was learned, as named arrays
-NAME.vocabulary.txt     the words of a text modality, readable
-history.jsonl           one line for each iteration of the training
+NAME.vocabulary.txt     the words of a text modality, one per line
+history.jsonl           one line per iteration of the training
 split.json, report.json written by `dcmh train`: the held-out queries, and what was measured on them
-run.json                written by it too: the data, the words that served as its labels, the command, versions
+run.json                written by it too: the data, the words used as labels, the command, versions
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import __version__
+from dcmh.data.columns import IMAGE_SUFFIXES
 from dcmh.errors import ModelError
 from dcmh.inputs.views import View
 from dcmh.util.atomic import whole_folder
@@ -44,7 +45,7 @@ def write(
     history: Sequence[Mapping[str, Any]],
     extra: Mapping[str, str],
 ) -> None:
-    """Write a model folder, whole or not at all. A folder that holds something else is not touched."""
+    """Write a model folder atomically. A folder that holds something else is not touched."""
     from safetensors.numpy import save_file
 
     check_target(folder)
@@ -61,21 +62,22 @@ def write(
 
 
 def check_target(folder: Path) -> None:
-    """Refuse a place where a model must not be written: a folder or file that holds something else."""
+    """Refuse to write a model over a file, or over a folder that holds something else."""
     if folder.exists() and not is_model(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder} exists and is no dcmh model, so it is not overwritten. Choose another --out.")
+        raise ModelError(f"{folder} exists but is not a dcmh model, so it is not overwritten. Choose another --out.")
 
 
 def is_model(folder: Path) -> bool:
+    """Whether this is a model folder."""
     return (folder / MODEL).is_file()
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """model.json, checked: a folder that is no model, is damaged, or is newer gives a sentence."""
+    """The content of model.json; refuses a folder that is not a model, is damaged, or was written by a newer version."""
     if not folder.exists():
         raise ModelError(f"There is no model {folder}. Train one: dcmh train DATA --out {folder}")
     if not is_model(folder):
-        raise ModelError(f"{folder} is not a dcmh model (no {MODEL}). {_what_is_there(folder)}")
+        raise ModelError(f"{folder} is not a dcmh model (no {MODEL}). {_describe(folder)}")
     try:
         record = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         version = record["format"]
@@ -101,7 +103,7 @@ def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         if (folder / WEIGHTS).is_file() and not os.access(folder / WEIGHTS, os.R_OK):
-            raise ModelError(f"{folder / WEIGHTS} may not be read. Check its rights.") from error
+            raise ModelError(f"Permission denied: {folder / WEIGHTS}. Check the file permissions.") from error
         raise ModelError(
             f"{folder / WEIGHTS} is missing or damaged ({error}). Train again, or copy the folder again."
         ) from error
@@ -113,6 +115,7 @@ def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The records of history.jsonl, one per iteration."""
     path = folder / HISTORY
     if not path.is_file():
         return []
@@ -129,15 +132,14 @@ def _fingerprint(folder: Path, modalities: Mapping[str, Any], fine: Mapping[str,
     return digest.hexdigest()
 
 
-def _what_is_there(folder: Path) -> str:
+def _describe(folder: Path) -> str:
+    """What a folder without a model holds, as a hint."""
     if not folder.is_dir():
         return "It is a file. Give the folder that dcmh train wrote."
     if is_model(kept := folder / KEPT):
         indexed = (folder / "index.json").is_file()
         return f"It is a search index; its model is {kept}" if indexed else f"Did you mean {kept} ?"
     names = sorted(entry.name for entry in folder.iterdir())
-    from dcmh.data.columns import IMAGE_SUFFIXES
-
     if any(
         name.lower().endswith(IMAGE_SUFFIXES) or name in ("pairs.jsonl", "pairs.csv", "pairs.tsv") for name in names
     ):

@@ -115,6 +115,7 @@ class Side:
         self.theta, self.phi = 1.0, 1.0
 
     def update_weights(self) -> None:
+        """The W that maximises the posterior, by conjugate gradients."""
         U, ratio = self.U, self.theta / self.phi
 
         def both(M: Matrix) -> Matrix:  # every pair once as (i, j), once as (j, i): the diagonal counts twice
@@ -137,10 +138,12 @@ class Side:
         self.W = (W + W.T) / 2
 
     def update_phi(self) -> None:
+        """The variance of the weights that maximises the posterior."""
         count = len(self.W) * (len(self.W) + 1)
         self.phi = 4 * (RATE + self.weight_squares() / 2) / (count + 4 * (SHAPE - 1))
 
     def update_theta(self) -> None:
+        """The variance of the similarities that maximises the posterior."""
         count = len(self.S) * (len(self.S) + 1)
         self.theta = 4 * (RATE + self.misfit() / 2) / (count + 4 * (SHAPE - 1))
 
@@ -176,10 +179,12 @@ class Side:
         return np.asarray(intra / (2 * self.theta) + inter)
 
     def misfit(self) -> float:
+        """Squared errors of the similarities, summed over pairs i <= j."""
         squares = (self.S - self.U.T @ self.W @ self.U) ** 2
         return float(squares.sum() + np.trace(squares)) / 2
 
     def weight_squares(self) -> float:
+        """Squares of the weights, summed over pairs i <= j."""
         return float((self.W**2).sum() + (np.diag(self.W) ** 2).sum()) / 2
 
     def log_posterior(self) -> float:
@@ -218,6 +223,7 @@ class Link:
         self.phi = (2 * RATE + self.w**2) / (2 * SHAPE - 1)
 
     def log_posterior(self, inner: Matrix) -> float:
+        """Of the similarities between the modalities, w and phi, up to a constant."""
         score = self.w * inner
         value = (self.S * score - np.logaddexp(0, score)).sum() - self.w**2 / (2 * self.phi) - np.log(self.phi) / 2
         return float(value - (SHAPE - 1) * np.log(self.phi) - RATE / self.phi)

@@ -6,7 +6,7 @@ option, all at once as orthogonal directions). Uses labels. There is nothing to 
 Notation. X (n, d1), Y (n, d2) centred views; L~ labels with rows of length 1; c bits.
 
     S = 2 L~ L~' - 1 1'     never formed: X'S Y = 2 (X'L~)(Y'L~)', as the views are centred
-    R_1 = c X'S Y;  (wx, wy, e_t) = leading pair of CCA's eigenproblem with R_t in the place of X'Y
+    R_1 = c X'S Y;  (wx, wy, e_t) = leading pair of CCA's eigenproblem with R_t in place of X'Y
     R_t+1 = R_t - (X'hx)(Y'hy)',  hx = sgn(X wx), hy = sgn(Y wy)
 
 As in the authors' code, once the eigenvalue e_t rises the residual is used up: bit i of those left takes CCA direction
@@ -87,10 +87,11 @@ class Span:
         self.basis = np.linalg.qr(vectors)[0]
 
     def coordinates(self, vectors: Matrix) -> Matrix:
+        """Of vectors (d, m) in the basis, (k, m)."""
         return np.asarray(self.basis.T @ vectors)
 
     def add(self, vector: Matrix) -> int:
-        """Add what the basis lacks of a vector, if anything; gives the size of the basis."""
+        """Add the component of a vector outside the basis, if there is one; returns the size of the basis."""
         rest = vector - self.basis @ self.coordinates(vector)
         rest -= self.basis @ self.coordinates(rest)  # twice, against rounding
         if np.linalg.norm(rest) > 1e-10 * np.linalg.norm(vector):

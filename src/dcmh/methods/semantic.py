@@ -5,7 +5,7 @@ vectors z are rotated so that their signs lose as little as possible, over the t
 
     B = sign(Z R);   R = U V' for the singular value decomposition Z'B = U s V';   repeated from a random rotation
 
-It needs no labels, no vocabulary and no iterations over networks, and it is what the starter model is made with.
+It needs no labels, no vocabulary and no training of networks; the starter model is made with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Semantic(Hasher):
     text_encoder
         "use-multilingual", "minilm", or a folder with model.onnx and tokenizer.json.
     general
-        Learn for collections other than the training set's: lean less on it, and more on the image network's own classes.
+        Learn for collections other than the training set: rely less on it, and more on the image network's own classes.
     """
 
     uses_labels: ClassVar[bool] = False
@@ -63,17 +63,17 @@ class Semantic(Hasher):
     ) -> None:
         if self.fine_ is None:
             raise DataError(
-                "The method semantic learns from texts, or from labels with names, and the data has neither."
+                "The method semantic learns from texts, or from labels with names, but the data has neither."
             )
         names = [name for name in inputs if name in self.fine_.modalities]
         others = [name for name in names if not isinstance(self.views_[name], WordView)] or names
         z = np.concatenate([self._fine(name, inputs[name][observed[name]]) for name in others])
         random = np.random.default_rng(self.seed).standard_normal((max(z.shape[1], self.bits), self.bits))
-        turn = np.linalg.qr(random)[0][: z.shape[1]]
+        rotation = np.linalg.qr(random)[0][: z.shape[1]]
         for _ in range(ITERATIONS if z.shape[1] >= self.bits else 0):  # fewer dimensions than bits: random directions
-            left, _, right = np.linalg.svd(z.T @ np.sign(z @ turn), full_matrices=False)
-            turn = left @ right
-        self.rotation_ = turn.astype(np.float32)
+            left, _, right = np.linalg.svd(z.T @ np.sign(z @ rotation), full_matrices=False)
+            rotation = left @ right
+        self.rotation_ = rotation.astype(np.float32)
 
     def _fine(self, modality: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         assert self.fine_ is not None

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 from dcmh.methods._solvers import logistic_weights, ridge_weights
-from dcmh.methods._two_views import Matrix, TwoViewHasher, blocks, unit_rows
+from dcmh.methods._two_views import Matrix, TwoViewHasher, blocks, sign, unit_rows
 from dcmh.methods.base import Arrays
 
 RIDGE = 0.01  # of the logistic regressions
@@ -110,7 +110,7 @@ class SePH(TwoViewHasher):
             increment = 0.5 * increment - 500 * gains * gradient
             H = H + increment
             H -= H.mean(axis=0)
-        return np.where(best >= 0, 1.0, -1.0)
+        return sign(best)
 
     def _kernel_part(self, view: Matrix, codes: Matrix, generator: np.random.Generator) -> Arrays:
         count = min(self.base_count, len(view))
@@ -118,11 +118,11 @@ class SePH(TwoViewHasher):
         if self.bases == "kmeans":
             bases = centres(view, bases)
         spread = 2 * view.var(axis=0).sum()  # the mean squared distance of all pairs
-        part: Arrays = {"bases": bases, "scale": np.array(spread if spread > 0 else 1.0)}
+        arrays: Arrays = {"bases": bases, "scale": np.array(spread if spread > 0 else 1.0)}
         # With T T' = K0^-1 and w = T a, the penalty w'K0 w becomes |a|^2.
-        values, vectors = np.linalg.eigh(kernel(bases, part))
+        values, vectors = np.linalg.eigh(kernel(bases, arrays))
         T = vectors / np.sqrt(np.maximum(values, 0) + 1e-10 * values[-1])
-        return part | {"weights": T @ logistic_weights(kernel(view, part) @ T, codes, RIDGE)}
+        return arrays | {"weights": T @ logistic_weights(kernel(view, arrays) @ T, codes, RIDGE)}
 
     def _linear_part(self, view: Matrix, codes: Matrix, generator: np.random.Generator) -> Arrays:
         mean = view.mean(axis=0)
@@ -131,18 +131,18 @@ class SePH(TwoViewHasher):
         return {"mean": mean, "weights": weights[:-1], "offset": weights[-1]}
 
     def _outputs(self, modality: str, values: Any) -> Matrix:
-        part = self.parts_[modality]
+        arrays = self.parts_[modality]
         outputs = np.empty((len(values), self.bits))
         for rows in blocks(len(values)):
             block = np.asarray(values[rows], np.float64)
-            if "mean" in part:
-                outputs[rows] = (block - part["mean"]) @ part["weights"] + part["offset"]
+            if "mean" in arrays:
+                outputs[rows] = (block - arrays["mean"]) @ arrays["weights"] + arrays["offset"]
             else:
-                outputs[rows] = kernel(block, part) @ part["weights"]
+                outputs[rows] = kernel(block, arrays) @ arrays["weights"]
         return outputs
 
     def _state(self) -> Arrays:
-        return {f"{name}.{key}": value for name, part in self.parts_.items() for key, value in part.items()}
+        return {f"{name}.{key}": value for name, arrays in self.parts_.items() for key, value in arrays.items()}
 
     def _restore(self, state: Arrays) -> None:
         self.parts_ = {name: {} for name in self.views_}
@@ -180,11 +180,11 @@ def divergence(H: NDArray[Any], L: NDArray[Any]) -> tuple[float, NDArray[Any]]:
     return cost / total + float(np.log(mass)), pull / H.dtype.type(total) - push / H.dtype.type(mass)
 
 
-def kernel(values: Matrix, part: Arrays) -> Matrix:
+def kernel(values: Matrix, arrays: Arrays) -> Matrix:
     """exp(-|x - z|^2 / s) between values (n, d) and the bases, shape (n, bases)."""
-    bases = part["bases"]
+    bases = arrays["bases"]
     squares = (values * values).sum(axis=1)[:, None] + (bases * bases).sum(axis=1) - 2 * values @ bases.T
-    return np.asarray(np.exp(-np.maximum(squares, 0) / part["scale"]))
+    return np.asarray(np.exp(-np.maximum(squares, 0) / arrays["scale"]))
 
 
 def centres(view: Matrix, start: Matrix, iterations: int = 100) -> Matrix:
@@ -196,8 +196,8 @@ def centres(view: Matrix, start: Matrix, iterations: int = 100) -> Matrix:
             break
         nearest = new
         order = np.argsort(nearest, kind="stable")
-        found, first = np.unique(nearest[order], return_index=True)
+        clusters, first = np.unique(nearest[order], return_index=True)
         sums = np.add.reduceat(view[order], first, axis=0)
         start = start.copy()
-        start[found] = sums / np.bincount(nearest)[found, None]
+        start[clusters] = sums / np.bincount(nearest)[clusters, None]
     return start

@@ -13,7 +13,7 @@ from dcmh.methods.seph import SePH
 
 
 class SePHLinear(SePH):
-    """SePH with ridge regression in the place of kernel logistic regression.
+    """SePH with ridge regression in place of kernel logistic regression.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ item has exactly half; the first modality (the pictures) is factorised robustly 
 Unsupervised: labels are not used. The order of the modalities matters: first the picture's, then the text's.
 
 Notation. X (n, d1), Y (n, d2) views as they are, not centred; F1 (d1, c) concepts, G1 (n, c) their real amounts in X;
-F2 (d2, c) topic centres, G2 (n, c) in {0, 1} with m = round(c / 2) ones a row; R (c, c); D = diag(w), row weights.
+F2 (d2, c) topic centres, G2 (n, c) in {0, 1} with m = round(c / 2) ones per row; R (c, c); D = diag(w), row weights.
 
     min r1 sum_i |x_i - F1 g1_i| + r2 sum_ij G2_ij |y_i - f2_j|^2 + nu |G2 - G1 R|^2
         + gamma (|F1|^2 + |F2|^2 + |G1|^2 + |R|^2)
@@ -75,7 +75,7 @@ class STMH(TwoViewHasher):
 
     @property
     def topics(self) -> int:
-        """m, how many topics an item has."""
+        """m, the number of topics per item."""
         return max(round(self.bits / 2), 1)
 
     def _learn(self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None) -> None:

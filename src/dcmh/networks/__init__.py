@@ -1,4 +1,4 @@
-"""Networks: pictures, words and feature vectors to real-valued outputs, one a bit."""
+"""Networks: from pictures, words and feature vectors to real-valued outputs, one per bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BACKBONES = ("efficientnet-lite0", "cnn-f")
 def backbone(name: str, *, weights: Path | None = None) -> tuple[nn.Module, int]:
     """An image network without its last layer, pre-trained on ImageNet, and the number of its features.
 
-    `weights` is needed for cnn-f (MatConvNet's imagenet-vgg-f.mat); efficientnet-lite0 finds its own.
+    `weights` is required for cnn-f (MatConvNet's imagenet-vgg-f.mat); efficientnet-lite0 finds its own.
     """
     if name == "efficientnet-lite0":
         return efficientnet.load_imagenet(efficientnet.EfficientNetLite0(), weights), efficientnet.FEATURES
@@ -29,14 +29,14 @@ def backbone(name: str, *, weights: Path | None = None) -> tuple[nn.Module, int]
 
 
 def features_of(name: str) -> int:
-    """How many features an image network gives."""
+    """The number of features of an image network."""
     return efficientnet.FEATURES if name == "efficientnet-lite0" else cnnf.FEATURES
 
 
 def late_layers(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters that fine-tuning changes: of EfficientNet-Lite0 those from maps of 14 x 14 on, of others all.
+    """The parameters that fine-tuning changes: for EfficientNet-Lite0 those from maps of 14 x 14 on, for others all.
 
-    Earlier layers see edges and textures, which are the same everywhere; and they take most of the time and memory.
+    Earlier layers detect edges and textures, which are the same everywhere, and take most of the time and memory.
     """
     if isinstance(network, efficientnet.EfficientNetLite0):
         return network.late_layers()

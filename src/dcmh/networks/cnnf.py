@@ -13,94 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from dcmh.errors import MissingExtra, ModelError
-from dcmh.networks.gpu import relu
-from dcmh.networks.gpu.lrn import relu_lrn
-from dcmh.networks.gpu.relu import bias_relu
-from dcmh.util import device as devices
+from dcmh.networks.cnnf_layers import ConvWithoutBias, FirstConv, FullyConnected, bias_relu, max_pool, relu_lrn
 
 SIZE = 224
 FEATURES = 4096
-SINGLE_FROM_HALF = hasattr(torch.ops.aten.mm, "dtype")  # products of bfloat16 given as float32: PyTorch 2.8 and later
-
-
-class First(nn.Conv2d):
-    """The first convolution, of pixels less their mean; on a GPU over blocks of stride x stride pixels seen as channels.
-
-    Three channels leave a GPU's matrix units idle, 48 do not. The kernel is padded with zeros to whole blocks. As that of
-    `Bare`, its bias is left to what follows.
-    """
-
-    bias: Tensor
-
-    def forward(self, pixels: Tensor, mean: Tensor) -> Tensor:  # type: ignore[override]
-        stride = self.stride[0]
-        if not pixels.is_cuda:
-            return functional.conv2d(pixels - mean, self.weight, None, stride)
-        weight = functional.pad(self.weight, (0, -self.kernel_size[1] % stride, 0, -self.kernel_size[0] % stride))
-        return functional.conv2d(self._seen(pixels, mean), blocks(weight, stride))
-
-    def _seen(self, pixels: Tensor, mean: Tensor) -> Tensor:
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else mean.dtype
-        plain = dtype == torch.float64 or pixels.requires_grad
-        if not plain and pixels.is_contiguous(memory_format=torch.channels_last) and devices.has_triton():
-            from dcmh.networks.gpu import pixel_kernels
-
-            return pixel_kernels.centred_blocks(pixels, mean, self.stride[0], dtype)
-        return blocks((pixels - mean).to(dtype), self.stride[0])
-
-
-class Bare(nn.Conv2d):
-    """A convolution that leaves its bias to what follows, which adds it in passing."""
-
-    bias: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.conv2d(x, self.weight, None, self.stride, self.padding)
-
-
-def blocks(x: Tensor, size: int) -> Tensor:
-    """Maps (n, channels, height, width) as (n, size * size * channels, height / size, width / size), channels last."""
-    n, channels, height, width = x.shape
-    rows = x.permute(0, 2, 3, 1).reshape(n, height // size, size, width // size, size, channels)
-    return rows.transpose(2, 3).reshape(n, height // size, width // size, size * size * channels).permute(0, 3, 1, 2)
-
-
-class Full(nn.Conv2d):
-    """A fully connected layer over a whole map, stored as a convolution: one product, (n, outputs), nothing copied if channels
-    come last."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
-        x = x.permute(0, 2, 3, 1).flatten(1)
-        if x.dtype == torch.bfloat16 and x.is_cuda and SINGLE_FROM_HALF:
-            return _Product.apply(x, weight, self.bias)  # type: ignore[no-any-return, no-untyped-call]
-        return functional.linear(x, weight, self.bias)
-
-
-class _Product(torch.autograd.Function):
-    """A linear layer in bfloat16 whose gradient of the weights, the largest tensor of a step, comes as float32 at once: autocast
-    would write it in bfloat16 and copy it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        low = weight.to(x.dtype)
-        ctx.save_for_backward(x, low)
-        return torch.addmm(bias.to(x.dtype), x, low.T)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, low = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        return (
-            gradient @ low if wanted[0] else None,
-            torch.mm(gradient.T, x, out_dtype=torch.float32) if wanted[1] else None,
-            gradient.sum(0, dtype=torch.float32) if wanted[2] else None,
-        )
 
 
 class CNNF(nn.Module):
@@ -114,31 +33,22 @@ class CNNF(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(3, SIZE, SIZE))
-        self.conv1 = First(3, 64, 11, stride=4)
-        self.conv2 = Bare(64, 256, 5, padding=2)
-        self.conv3 = Bare(256, 256, 3, padding=1)
-        self.conv4 = Bare(256, 256, 3, padding=1)
-        self.conv5 = Bare(256, 256, 3, padding=1)
-        self.full6 = Full(256, 4096, 6)
-        self.full7 = Full(4096, FEATURES, 1)
+        self.conv1 = FirstConv(3, 64, 11, stride=4)
+        self.conv2 = ConvWithoutBias(64, 256, 5, padding=2)
+        self.conv3 = ConvWithoutBias(256, 256, 3, padding=1)
+        self.conv4 = ConvWithoutBias(256, 256, 3, padding=1)
+        self.conv5 = ConvWithoutBias(256, 256, 3, padding=1)
+        self.full6 = FullyConnected(256, 4096, 6)
+        self.full7 = FullyConnected(4096, FEATURES, 1)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = _pool(relu_lrn(self.conv1(pixels, self.mean), self.conv1.bias), after=1)  # (n, 64, 27, 27)
-        x = _pool(relu_lrn(self.conv2(x), self.conv2.bias))  # (n, 256, 13, 13)
+        x = max_pool(relu_lrn(self.conv1(pixels, self.mean), self.conv1.bias), after=1)  # (n, 64, 27, 27)
+        x = max_pool(relu_lrn(self.conv2(x), self.conv2.bias))  # (n, 256, 13, 13)
         x = bias_relu(self.conv3(x), self.conv3.bias)
         x = bias_relu(self.conv4(x), self.conv4.bias)
-        x = _pool(bias_relu(self.conv5(x), self.conv5.bias))  # (n, 256, 6, 6)
+        x = max_pool(bias_relu(self.conv5(x), self.conv5.bias))  # (n, 256, 6, 6)
         x = functional.relu(self.full6(x))
         return functional.relu(self.full7(x[:, :, None, None]))  # (n, 4096)
-
-
-def _pool(x: Tensor, after: int = 0) -> Tensor:
-    """3 x 3 maxima with stride 2. MatConvNet pads conv1's map by one row and column after the image; ReLU maps may pad by 0."""
-    if relu.has_kernels(x):
-        from dcmh.networks.gpu import pool_kernels
-
-        return pool_kernels.max_pool(x, (x.shape[2] + after - 1) // 2, (x.shape[3] + after - 1) // 2)
-    return functional.max_pool2d(functional.pad(x, (0, after, 0, after)) if after else x, 3, 2)
 
 
 def load_matconvnet(network: CNNF, path: Path) -> CNNF:
@@ -157,9 +67,11 @@ def load_matconvnet(network: CNNF, path: Path) -> CNNF:
                 "Is it another network's file? Give imagenet-vgg-f.mat."
             )
         if bias.size != len(weight):
-            raise ModelError(f"{path}: layer {stored} has {bias.size} biases for {len(weight)} kernels. Get it again.")
+            raise ModelError(
+                f"{path}: layer {stored} has {bias.size} biases for {len(weight)} kernels. Download it again."
+            )
         if not (torch.isfinite(weight).all() and np.isfinite(bias).all()):
-            raise ModelError(f"{path}: layer {stored} holds NaN or infinity. Get the file again.")
+            raise ModelError(f"{path}: layer {stored} holds NaN or infinity. Download it again.")
         with torch.no_grad():
             module.weight.copy_(weight)
             module.bias.copy_(torch.from_numpy(np.ascontiguousarray(bias.ravel(), np.float32)))

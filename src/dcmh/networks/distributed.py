@@ -18,12 +18,12 @@ from dcmh.errors import ParameterError
 
 
 def world() -> int:
-    """How many processes train together."""
+    """The number of processes that train together."""
     return torch.distributed.get_world_size() if _started() else 1
 
 
 def rank() -> int:
-    """Which of them this is; 0 writes the model and talks."""
+    """The number of this process; 0 writes the model and the messages."""
     return torch.distributed.get_rank() if _started() else 0
 
 
@@ -33,7 +33,7 @@ def launched() -> bool:
 
 
 def join(device: str) -> torch.device:
-    """Meet the other processes of torchrun; the device of this one: its own GPU, or the CPU."""
+    """Join the process group of torchrun; returns the device of this process: its own GPU, or the CPU."""
     cuda = device != "cpu" and torch.cuda.is_available()
     target = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
     if cuda:
@@ -44,28 +44,28 @@ def join(device: str) -> torch.device:
 
 
 def leave() -> None:
-    """Part from the other processes."""
+    """Leave the process group."""
     if _started():
         torch.distributed.destroy_process_group()
 
 
 def wait() -> None:
-    """Until all processes are here."""
+    """Wait until all processes get here."""
     if _started():
         torch.distributed.barrier()
 
 
-def any_of(said: bool) -> bool:
-    """Whether any process says so; all must ask."""
+def any_of(flag: bool) -> bool:
+    """Whether the flag is set in any process; all must call this."""
     if world() == 1:
-        return said
-    votes = torch.tensor(float(said), device="cuda" if torch.distributed.get_backend() == "nccl" else "cpu")
+        return flag
+    votes = torch.tensor(float(flag), device="cuda" if torch.distributed.get_backend() == "nccl" else "cpu")
     torch.distributed.all_reduce(votes)
     return bool(votes > 0)
 
 
 def share(batch: Tensor) -> Tensor:
-    """This process's part of a batch: (batch / world,)"""
+    """This process's share of a batch, (batch / world,)."""
     if len(batch) % world():
         raise ParameterError(
             f"A batch of {len(batch)} does not divide among {world()} processes. Choose another --batch-size."
@@ -74,26 +74,26 @@ def share(batch: Tensor) -> Tensor:
 
 
 def parallel(backbone: nn.Module) -> nn.Module:
-    """The image network with its gradients averaged over the processes."""
+    """The image network, with gradients averaged over the processes."""
     return nn.parallel.DistributedDataParallel(backbone, gradient_as_bucket_view=True)
 
 
 def gather(features: Tensor) -> Tensor:
-    """All processes' rows, in order; each row's gradient goes back to the process that made it."""
+    """The rows of all processes, in order; each row's gradient goes back to the process it came from."""
     return _Gather.apply(features)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, mine: Tensor) -> Tensor:
-        ctx.rows = len(mine)
-        parts = [torch.empty_like(mine) for _ in range(world())]
-        torch.distributed.all_gather(parts, mine.contiguous())
-        return torch.cat(parts)
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        ctx.rows = len(own)
+        rows = [torch.empty_like(own) for _ in range(world())]
+        torch.distributed.all_gather(rows, own.contiguous())
+        return torch.cat(rows)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        # Every process holds the whole gradient. DistributedDataParallel averages, and the sum is wanted: hence the factor.
+        # Every process holds the whole gradient. DistributedDataParallel averages where the sum is needed: hence the factor.
         return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows] * world()
 
 

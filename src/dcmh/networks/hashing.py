@@ -1,4 +1,4 @@
-"""Whole hash networks: pixels to outputs, and any of them at rest, as a model folder keeps it."""
+"""Whole hash networks: from pixels to outputs; folded for encoding, and as the arrays of a model folder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PixelNetwork(nn.Module):
 
     Pixels are bytes, or floats from 0 to 255.
 
-    With `fixed_statistics` its batch normalisation keeps what it learned on ImageNet: a few thousand pictures spoil it.
-    With `reduced` the image network computes in bfloat16, its parameters and results stay in float32.
-    When several processes train together, each gives its share of a batch's pixels, and gets the outputs of the whole batch.
+    With `fixed_statistics` its batch normalisation keeps the statistics of ImageNet: a few thousand pictures spoil them.
+    With `reduced` the image network computes in bfloat16; its parameters and results stay in float32.
+    When several processes train together, each passes its share of a batch's pixels and gets the outputs of the whole batch.
     """
 
     reduced = False
@@ -31,22 +31,24 @@ class PixelNetwork(nn.Module):
         self.backbone = backbone
         self.head = head
         self.fixed_statistics = fixed_statistics
-        # In lists, so that they are no second copies of the backbone's weights: it wrapped for several processes, and its
-        # form for encoding on a CPU, made when it is needed first (`dcmh.inputs.features.hashed`).
+        # Both in lists, which hides them from PyTorch: they share the backbone's weights. The backbone wrapped for several
+        # processes, and its fast form for encoding on a CPU, which `dcmh.inputs.features.outputs_of` makes on first use.
         self._parallel: list[nn.Module] = []
         self.encoder: list[nn.Module] = []
 
     def train(self, mode: bool = True) -> Self:
+        """As in PyTorch; with `fixed_statistics` the image network stays in evaluation mode."""
         super().train(mode)
         if self.fixed_statistics:
             self.backbone.eval()
         return self
 
-    def share_batches(self) -> None:
-        """From now on, while learning, this process sees its share of each batch."""
+    def distribute(self) -> None:
+        """From now on, while training, this process passes only its share of each batch."""
         self._parallel = [distributed.parallel(self.backbone)]
 
     def features(self, pixels: Tensor) -> Tensor:
+        """The image network's features, (n, width)."""
         shared = self.training and bool(self._parallel)
         backbone = self._parallel[0] if shared else self.backbone
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=self.reduced):
@@ -57,16 +59,16 @@ class PixelNetwork(nn.Module):
         return self.head(x if x.ndim == 2 else self.features(x))  # type: ignore[no-any-return]
 
 
-def at_rest(network: nn.Module) -> nn.Module:
+def fold(network: nn.Module) -> nn.Module:
     """A trained network ready to encode: its hash layers folded into plain ones."""
     if isinstance(network, PixelNetwork):
-        return PixelNetwork(network.backbone, at_rest(network.head)).eval()
+        return PixelNetwork(network.backbone, fold(network.head)).eval()
     assert isinstance(network, HashMLP | TextNetwork)
     return FoldedMLP(network.layers()).eval()
 
 
 def to_arrays(network: nn.Module) -> dict[str, NDArray[Any]]:
-    """A network at rest as named arrays: 0.weight (inputs, outputs), 0.bias, 1.weight, …, and backbone.*"""
+    """A folded network as named arrays: 0.weight (inputs, outputs), 0.bias, 1.weight, …, and backbone.*"""
     head = network.head if isinstance(network, PixelNetwork) else network
     assert isinstance(head, FoldedMLP)
     arrays: dict[str, NDArray[Any]] = {}

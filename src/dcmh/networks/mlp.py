@@ -1,8 +1,8 @@
 """Fully connected hash networks: the paper's text network, and ours for feature vectors and words.
 
 `HashMLP` is what the default recipe trains: standardise, hidden layer, batch normalisation, ReLU, dropout, linear.
-At rest its parts are affine, so that `layers()` folds it into plain (weight, bias) pairs with ReLU between them; that is
-what a model folder holds, and what a word query runs in NumPy.
+In evaluation mode its parts are affine, so that `layers()` folds it into plain (weight, bias) pairs with ReLU between them;
+that is what a model folder holds, and what a word query runs in NumPy.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class TextNetwork(nn.Module):
         return self.full3(functional.relu(self.full2(functional.relu(self.full1(x)))))  # type: ignore[no-any-return]
 
     def layers(self) -> Layers:
+        """The network as plain layers: ReLU after each but the last."""
         layers = (self.full1, self.full2, self.full3)
         return [(layer.weight.detach().T.contiguous(), layer.bias.detach()) for layer in layers]
 
@@ -72,7 +73,7 @@ class _WordProduct(torch.autograd.Function):
 
 
 class Dropout(nn.Module):
-    """nn.Dropout whose CPU mask is drawn a byte an element: eight times fewer random numbers, six times faster there."""
+    """nn.Dropout whose CPU mask is drawn from one byte per element: eight times fewer random numbers, six times faster there."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -154,7 +155,7 @@ class HashMLP(nn.Module):
 
     @torch.no_grad()
     def layers(self) -> Layers:
-        """The network at rest as plain layers: ReLU after each but the last."""
+        """The network in evaluation mode as plain layers: ReLU after each but the last."""
         last = (self.last.weight.T.contiguous(), self.last.bias.clone())
         if isinstance(self.first, nn.Identity):
             return [_fold_input(*last, self.shift, self.scale)]

@@ -91,7 +91,7 @@ class Search:
         self.spent = 0.0
         self.scale = 1.0  # of all lengths; smaller if the budget is short
         self._fixed = fixed
-        identity = json.dumps([method.identity(train), round(trained_share, 3)])
+        identity = json.dumps([method.identity(train.fingerprint()), round(trained_share, 3)])
         self.trials = Trials(method, self.parts, folder, identity)
         self._pace = Pace(0.0, 0.0, 0.0)
 
@@ -201,7 +201,7 @@ class Search:
     def _rests(self, epochs: int) -> int:
         """In how many iterations an image network rests that learns in the others."""
         recipe = recipe_of(self.method, self.train)
-        return recipe.resting(epochs) if isinstance(recipe, Stable) and recipe.finetune else 0
+        return recipe.frozen_epochs(epochs) if isinstance(recipe, Stable) and recipe.finetune else 0
 
     def _reserve(self, stage: int, changes: Changes = ()) -> float:
         """The minimum cost of the stages from this one on."""

@@ -1,5 +1,5 @@
 """DCMH: Deep Cross-Modal Hashing (Jiang & Li, 2016), and its stable form for any data."""
 
-from dcmh.methods.dcmh.algorithm import DCMH
+from dcmh.methods.dcmh.hasher import DCMH
 
 __all__ = ["DCMH"]

@@ -1,15 +1,15 @@
-"""Decoded training pictures: kept on the GPU, in memory, or nowhere."""
+"""What training needs on a GPU: decoded pictures kept there or streamed to it, and steps recorded as CUDA graphs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dcmh.data.columns import Images
 from dcmh.inputs.decoding import SIZE, decoded_batches
@@ -18,17 +18,19 @@ from dcmh.networks.efficientnet import Encoder
 from dcmh.networks.hashing import PixelNetwork
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 16 << 30  # bytes
-# Bytes of decoded training pictures kept by the processes of this machine; beyond that each batch is decoded anew.
+# Bytes of decoded training pictures kept by the processes of this machine; beyond that each batch is decoded again.
 PIXELS_IN_MEMORY = MEMORY // 4 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 PIXELS_ON_GPU = 8 << 30
-AHEAD = 3  # batches on their way to the GPU
+PREFETCH = 3  # batches on their way to the GPU
+
+Step = Callable[[Tensor, Tensor], None]  # of a mini-batch: inputs, points
 
 
 class Pixels:
-    """Decoded training pictures as bytes: on the GPU if they fit, else in memory, else decoded anew for each batch.
+    """Decoded training pictures as bytes: on the GPU if they fit, else in memory, else decoded again for each batch.
 
-    In memory they take at most PIXELS_IN_MEMORY bytes, on a GPU at most PIXELS_ON_GPU. While one batch is learned from, the
-    next ones are on their way.
+    In memory they take at most PIXELS_IN_MEMORY bytes, on a GPU at most PIXELS_ON_GPU. While the network learns from one
+    batch, the next ones are loaded.
     """
 
     def __init__(self, column: Images, device: torch.device) -> None:
@@ -53,30 +55,31 @@ class Pixels:
 
     @torch.no_grad()
     def features(self, network: PixelNetwork) -> Tensor:
-        """What the image network makes of all pictures, (n, width); zeros where there is none."""
+        """The image network's features of all pictures, (n, width); zeros where there is no picture."""
         network.eval()
         rows = torch.from_numpy(np.flatnonzero(self.column.observed)).to(self.device)
-        parts = rows.split(256)
+        blocks = rows.split(256)
         if takes_encoder(network, self.device):
             encoder = Encoder(network.backbone)  # type: ignore[arg-type]
-            found = torch.cat([torch.from_numpy(run(encoder, self._bytes(p).numpy(), self.device)) for p in parts])
+            parts = [torch.from_numpy(run(encoder, self._bytes(block).numpy(), self.device)) for block in blocks]
         else:
-            found = torch.cat([network.features(self[part]) for part in parts])
-        return found.new_zeros(len(self), found.shape[1]).index_copy_(0, rows, found)
+            parts = [network.features(self[block]) for block in blocks]
+        features = torch.cat(parts)
+        return features.new_zeros(len(self), features.shape[1]).index_copy_(0, rows, features)
 
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """The bytes of each batch, (n, 224, 224, 3), on the device."""
         if self.kept is not None and self.kept.device.type == self.device.type:
             yield from (self._bytes(batch) for batch in batches)
             return
-        here = torch.cat(list(batches)).cpu().split([len(batch) for batch in batches])
-        roads = self._roads
-        with ThreadPoolExecutor(AHEAD) as pool:
-            ahead = [pool.submit(roads[i].send, batch, self._bytes) for i, batch in enumerate(here[:AHEAD])]
-            for i in range(len(here)):
-                pixels, arrived = ahead.pop(0).result()
-                if i + AHEAD < len(here):
-                    ahead.append(pool.submit(roads[i % AHEAD].send, here[i + AHEAD], self._bytes))
+        on_cpu = torch.cat(list(batches)).cpu().split([len(batch) for batch in batches])
+        buffers = self._buffers
+        with ThreadPoolExecutor(PREFETCH) as pool:
+            loading = [pool.submit(buffers[i].send, batch, self._bytes) for i, batch in enumerate(on_cpu[:PREFETCH])]
+            for i in range(len(on_cpu)):
+                pixels, arrived = loading.pop(0).result()
+                if i + PREFETCH < len(on_cpu):
+                    loading.append(pool.submit(buffers[i % PREFETCH].send, on_cpu[i + PREFETCH], self._bytes))
                 if arrived is not None:
                     torch.cuda.current_stream(self.device).wait_event(arrived)
                     pixels.record_stream(torch.cuda.current_stream(self.device))
@@ -89,38 +92,105 @@ class Pixels:
             return torch.from_numpy(pixels) if out is None else out.copy_(torch.from_numpy(pixels))
         if self.kept.is_cuda:
             return self.kept[rows]
-        # By NumPy: PyTorch shares each picture out among all cores, which takes longer than to copy it.
+        # By NumPy: PyTorch splits each picture among all cores, which takes longer than copying it.
         memory = None if out is None else out.numpy()
         taken = np.take(self.kept.numpy(), rows.cpu().numpy(), axis=0, out=memory, mode="clip")
         return torch.from_numpy(taken) if out is None else out
 
     @cached_property
-    def _roads(self) -> list[Road]:
-        return [Road(self.device) for _ in range(AHEAD)]
+    def _buffers(self) -> list[PinnedBuffer]:
+        return [PinnedBuffer(self.device) for _ in range(PREFETCH)]
 
 
-class Road:
-    """One of several on which batches come to the device: to a GPU through pinned memory, on a stream of its own."""
+class PinnedBuffer:
+    """Sends batches to the device: to a GPU through pinned memory, on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.memory: Tensor | None = None
-        self.left: torch.cuda.Event | None = None  # when the last batch had left the memory
+        self.sent: torch.cuda.Event | None = None  # when the last batch had left the memory
 
     def send(
         self, rows: Tensor, load: Callable[[Tensor, Tensor | None], Tensor]
     ) -> tuple[Tensor, torch.cuda.Event | None]:
-        """A batch on its way, and the event of its arrival."""
+        """A batch on its way to the device, and the event of its arrival."""
         if self.stream is None:
             return load(rows, None).to(self.device), None
-        if self.left is not None:
-            self.left.synchronize()
+        if self.sent is not None:
+            self.sent.synchronize()
         if self.memory is None or len(self.memory) != len(rows):
             self.memory = torch.empty((len(rows), SIZE, SIZE, 3), dtype=torch.uint8, pin_memory=True)
         load(rows, self.memory)
         with torch.cuda.stream(self.stream):
-            sent = self.memory.to(self.device, non_blocking=True)
-            self.left = torch.cuda.Event()
-            self.left.record()
-        return sent, self.left
+            pixels = self.memory.to(self.device, non_blocking=True)
+            self.sent = torch.cuda.Event()
+            self.sent.record()
+        return pixels, self.sent
+
+
+class StepRecorder:
+    """For a gradient step that is taken many times: on a GPU it is recorded once as a CUDA graph and then replayed as a whole,
+    which saves launching its hundreds of small kernels one by one."""
+
+    WARM_UP = 3  # steps before the recording, in which libraries choose their kernels
+
+    def __init__(self, *, record: bool = False) -> None:
+        self.record = record
+        self.taken = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def recorded(self, step: Step) -> Step:
+        """The step itself, or on a GPU a function that replays its recording."""
+        return partial(self._replay, step) if self.record else step
+
+    def _replay(self, step: Step, inputs: Tensor, batch: Tensor) -> None:
+        if self.taken < self.WARM_UP:
+            self._on_side_stream(step, inputs, batch)
+        else:
+            if self.graph is None:
+                self.inputs, self.batch = inputs.clone(), batch.clone()
+                self.graph = torch.cuda.CUDAGraph()
+                # Other threads, such as those that send the next batches, must not disturb the recording.
+                with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                    step(self.inputs, self.batch)
+            else:
+                self.inputs.copy_(inputs)
+                self.batch.copy_(batch)
+            self.graph.replay()
+        self.taken += 1
+
+    def reset(self) -> None:
+        """Drop the recorded graph; the step has changed."""
+        self.graph, self.taken = None, 0
+
+    def _on_side_stream(self, step: Step, inputs: Tensor, batch: Tensor) -> None:
+        """A recording requires that the steps before it ran on a stream other than the default one."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step(inputs, batch)
+        torch.cuda.current_stream().wait_stream(side)
+
+
+def rate_on_gpu(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Keep the learning rate on the GPU if the parameters are there, so that a recorded step reads its current value."""
+    for group in optimiser.param_groups:
+        if group["params"][0].is_cuda:
+            group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
+    return optimiser
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate; a group with a `share` takes that share of it."""
+    for group in optimiser.param_groups:
+        value = rate * group.get("share", 1.0)
+        if isinstance(group["lr"], Tensor):  # on a GPU, where a recorded step reads it
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def channels_last(network: nn.Module) -> nn.Module:
+    """The network with its convolution weights in the memory order in which pixels come."""
+    return network.to(memory_format=torch.channels_last)  # type: ignore[no-any-return, call-overload]

@@ -1,57 +1,96 @@
 """The likelihood of a batch against all points, with its gradient, without keeping anything of size batch x n.
 
-The terms are those of `objective`; here they are computed a block of points at a time, and the gradient with respect to
-the batch's outputs, (sigma(Theta) - S) G / 2, is summed up on the way instead of being derived from kept matrices.
+The terms are those of `objective`; here they are computed for one block of points at a time, and the gradient with respect
+to the batch's outputs, (sigma(Theta) - S) G / 2, is summed on the way instead of being derived from kept matrices.
 On a GPU one kernel does it all (`dcmh.networks.gpu.likelihood_kernel`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dcmh.methods.dcmh import objective
+from dcmh.methods.dcmh.similarity import SharedLabels, Similarity
 from dcmh.util import device as devices
 
 BLOCK = 1 << 20  # elements of batch x points at a time
-MOST_BITS = 256  # that the GPU's kernel takes
+MAX_KERNEL_BITS = 256  # that the GPU's kernel takes
 
 
-class Similarity(Protocol):
-    """Where S comes from. `within`: whether it also tells of pairs within one modality."""
+class Form(NamedTuple):
+    """Theta = scale F G' / 2 + shift, and S from `smoothing` to 1 - `smoothing`; the paper's own by default."""
 
-    within: bool
-
-    def S(self, batch: Tensor, start: int, stop: int) -> Tensor:
-        """S of the batch's points against points start to stop, (batch, stop - start), from 0 to 1."""
-        ...
-
-    def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
-        """How much each of these pairs counts, the mean over all pairs being 1; None where all count alike."""
-        ...
+    scale: float = 1.0
+    shift: float = 0.0
+    smoothing: float = 0.0
 
 
-class SharedLabels:
-    """S = 1 where two points share a label. Labels are (n, labels) of 0 and 1, kept as bytes, or as bits for a GPU's kernel."""
+PAPER = Form()
 
-    within = True
 
-    def __init__(self, labels: Tensor, dtype: torch.dtype = torch.float32) -> None:
-        self.labels = labels.to(torch.uint8)
-        self.dtype = dtype
-        self.words = _words(self.labels) if labels.is_cuda else self.labels  # (n, words), int32
+def batch_likelihood(
+    outputs: Tensor,
+    others: Tensor,
+    similarity: Similarity,
+    batch: Tensor,
+    *,
+    form: Form = PAPER,
+    observed: Tensor | None = None,
+) -> Tensor:
+    """Negative log-likelihood, summed over the batch x all points; it can be differentiated for `outputs`.
 
-    def S(self, batch: Tensor, start: int, stop: int) -> Tensor:
-        return objective.similarity(self.labels[batch].to(self.dtype), self.labels[start:stop].to(self.dtype))
+    Parameters
+    ----------
+    outputs, batch
+        F of the batch, (batch, bits), and which points these are.
+    others
+        G of all points, (n, bits).
+    observed
+        Which points have the other modality, (n,); the others do not count. Default: all.
+    """
+    F = outputs.detach()
+    if isinstance(similarity, SharedLabels) and similarity.words is not None and _fits_kernel(F):
+        from dcmh.networks.gpu.likelihood_kernel import likelihood_and_gradient
 
-    def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
-        return None
+        total, gradient = likelihood_and_gradient(F, others, batch, similarity.words, *form, observed)
+        return _WithGradient.apply(outputs, total, gradient)  # type: ignore[no-any-return, no-untyped-call]
+    total, gradient = F.new_zeros(()), torch.zeros_like(F)
+    block = max(1, BLOCK // len(F))
+    for start in range(0, len(others), block):
+        G = others[start : start + block]  # (points, bits)
+        S = similarity.S(batch, start, start + len(G))  # (batch, points)
+        W = similarity.W(S, batch, start, start + len(G))
+        if observed is not None:
+            counts = observed[start : start + block].to(S.dtype)  # (points,)
+            W = counts if W is None else W * counts
+        if form.smoothing:
+            S = S.mul_(1 - 2 * form.smoothing).add_(form.smoothing)
+        Theta = objective.theta(F, G).mul_(form.scale).add_(form.shift)
+        total += objective.likelihood(Theta, S, W)
+        error = Theta.sigmoid_().sub_(S)
+        gradient.addmm_(error if W is None else error.mul_(W), G, alpha=form.scale / 2)
+    return _WithGradient.apply(outputs, total, gradient)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _WithGradient(torch.autograd.Function):
+    """A value whose gradient with respect to `outputs` is known already."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return upstream * gradient, None, None
 
 
 def share_of_similar(similarity: Similarity, points: int, device: torch.device, *, sample: int = 256) -> float:
-    """Of the pairs, by their weight; those of some points, evenly spaced, with all."""
+    """The share of similar pairs by weight, estimated from some evenly spaced points against all."""
     rows = torch.arange(0, points, max(1, points // sample), device=device)
     similar = everything = 0.0
     block = max(1, BLOCK // len(rows))
@@ -63,101 +102,6 @@ def share_of_similar(similarity: Similarity, points: int, device: torch.device, 
     return similar / max(everything, 1e-12)
 
 
-def against_all(
-    outputs: Tensor,
-    others: Tensor,
-    similarity: Similarity,
-    batch: Tensor,
-    *,
-    reach: float = 1.0,
-    shift: float = 0.0,
-    softening: float = 0.0,
-    there: Tensor | None = None,
-) -> Tensor:
-    """Negative log-likelihood, summed over the batch x all points; it can be differentiated for `outputs`.
-
-    Parameters
-    ----------
-    outputs, batch
-        F of the batch, (batch, bits), and which points these are.
-    others
-        G of all points, (n, bits).
-    reach, shift
-        Theta is multiplied by the first, then the second is added.
-    softening
-        S runs from `softening` to 1 - `softening`.
-    there
-        Which points have the other modality, (n,); the others do not count. Default: all.
-    """
-    form = Form(reach, shift, softening)
-    return _AgainstAll.apply(outputs, others, similarity, batch, form, there)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class Form(NamedTuple):
-    """Theta = reach F G' / 2 + shift; S from `softening` to 1 - `softening`."""
-
-    reach: float
-    shift: float
-    softening: float
-
-
-class _AgainstAll(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        outputs: Tensor,
-        others: Tensor,
-        similarity: Similarity,
-        batch: Tensor,
-        form: Form,
-        there: Tensor | None,
-    ) -> Tensor:
-        outputs = outputs.detach()
-        if isinstance(similarity, SharedLabels) and _fits_the_kernel(outputs):
-            from dcmh.networks.gpu.likelihood_kernel import likelihood_and_gradient
-
-            total, gradient = likelihood_and_gradient(outputs, others, batch, similarity.words, *form, there)
-        else:
-            total, gradient = _blockwise(outputs, others, similarity, batch, form, there)
-        ctx.save_for_backward(gradient)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return upstream * gradient, None, None, None, None, None
-
-
-def _blockwise(
-    outputs: Tensor, others: Tensor, similarity: Similarity, batch: Tensor, form: Form, there: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    total = outputs.new_zeros(())
-    gradient = torch.zeros_like(outputs)
-    block = max(1, BLOCK // len(outputs))
-    for start in range(0, len(others), block):
-        part = others[start : start + block]  # (points, bits)
-        S = similarity.S(batch, start, start + len(part))  # (batch, points)
-        W = similarity.W(S, batch, start, start + len(part))
-        if there is not None:
-            known = there[start : start + block].to(S.dtype)  # (points,)
-            W = known if W is None else W * known
-        if form.softening:
-            S = S.mul_(1 - 2 * form.softening).add_(form.softening)
-        Theta = objective.theta(outputs, part).mul_(form.reach).add_(form.shift)
-        total += objective.likelihood(Theta, S, W)
-        error = Theta.sigmoid_().sub_(S)
-        gradient.addmm_(error if W is None else error.mul_(W), part, alpha=form.reach / 2)
-    return total, gradient
-
-
-def _fits_the_kernel(outputs: Tensor) -> bool:
-    """Whether the GPU's kernel can do the work."""
-    small = outputs.shape[1] <= MOST_BITS
-    return outputs.is_cuda and outputs.dtype == torch.float32 and small and devices.has_triton()
-
-
-def _words(labels: Tensor) -> Tensor:
-    """Labels (n, l) of 0 and 1 as bits of int32, (n, ceil(l / 31)): 31 to a word, the sign is left alone."""
-    padded = torch.nn.functional.pad(labels, (0, -labels.shape[1] % 31)).view(len(labels), -1, 31)
-    weights = 2 ** torch.arange(31, device=labels.device)
-    return (padded.to(torch.int64) * weights).sum(-1).to(torch.int32)
+def _fits_kernel(outputs: Tensor) -> bool:
+    """Whether the GPU's kernel takes these outputs."""
+    return outputs.dtype == torch.float32 and outputs.shape[1] <= MAX_KERNEL_BITS and devices.has_triton()

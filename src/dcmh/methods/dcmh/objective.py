@@ -6,7 +6,7 @@ Notation. The paper stores one point per column; here every matrix has one point
     G    text outputs    (m, bits)         Theta  half inner products   (n, m)
     B    binary codes    (n, bits), +1/-1  gamma, eta  weights of the last two terms
 
-Where the paper writes F and G for two modalities, `outputs` below is either of them, and a third modality is treated alike.
+Where the paper writes F and G for two modalities, `outputs` below is either of them, or those of a third modality.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def likelihood(Theta: Tensor, S: Tensor, W: Tensor | None = None) -> Tensor:
     """Negative log-likelihood of the similarities, -sum(S Theta - log(1 + exp(Theta))): similar pairs want a large Theta.
 
     softplus(t) is log(1 + exp(t)) without its overflow. Its derivative gives the paper's gradient: sigma(Theta) - S.
-    The paper's pairs count alike; W weighs them.
+    In the paper all pairs count the same; W weighs them.
     """
     each = softplus(Theta) - S * Theta
     return (each if W is None else each * W).sum()
@@ -56,11 +56,14 @@ def objective(F: Tensor, G: Tensor, B: Tensor, S: Tensor, *, gamma: float, eta: 
 def gradient(F: Tensor, G: Tensor, B: Tensor, S: Tensor, *, gamma: float, eta: float) -> Tensor:
     """dJ/dF as the paper writes it; dJ/dG is the same with F and G, and the axes of S, exchanged.
 
-    Training differentiates the terms above; this formula is here to be read, and to be tested against them.
+    Training differentiates the terms above; this formula is here to be read, and for tests to compare with them.
     """
     return (torch.sigmoid(theta(F, G)) - S) @ G / 2 + 2 * gamma * (F - B) + 2 * eta * F.sum(dim=0)
 
 
 def codes(outputs: list[Tensor]) -> Tensor:
-    """B = sign(F + G), the exact minimiser of the objective over B; sign(0) = +1."""
+    """B = sign(gamma (F + G)), the exact minimiser of the objective over B; gamma > 0 does not change it.
+
+    The sign is that of `dcmh.codes.sign`, on tensors: sign(0) = +1.
+    """
     return torch.where(sum(outputs[1:], outputs[0]) >= 0, 1.0, -1.0).to(outputs[0].dtype)

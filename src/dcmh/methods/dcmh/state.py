@@ -1,177 +1,138 @@
-"""The parts of a training run: batches, rates, recorded steps, and all that a killed run needs to go on as if unbroken."""
+"""The state of a training: each modality's network and outputs, the codes, and the checkpoint that a killed run resumes from."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dcmh.methods.dcmh.gpu import Pixels
-from dcmh.methods.dcmh.likelihood import Form, Similarity, against_all
+from dcmh import codes
+from dcmh.errors import DataError
+from dcmh.evaluation import metrics
+from dcmh.methods.dcmh.gpu import Pixels, StepRecorder
+from dcmh.methods.dcmh.likelihood import Form
+from dcmh.methods.dcmh.similarity import Similarity
 from dcmh.networks import distributed
+from dcmh.util.atomic import whole_file
+
+CHECKPOINT_SECONDS = 15.0  # between two checkpoints
+MIN_HELD_OUT = 10  # points: fewer are too few to measure on
 
 
-def seed_everything(*numbers: int) -> None:
-    """Seed torch from several numbers, such as seed, iteration and modality: a run can then start anew at any iteration."""
-    torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1)))
-
-
-def batches(rows: Tensor, size: int) -> list[Tensor]:
-    """The rows in random order, in batches of one size; the few that are left over wait for the next iteration."""
-    size = min(size, len(rows))
-    order = torch.randperm(len(rows))[: len(rows) // size * size]
-    return list(rows[order.to(rows.device)].split(size))
-
-
-def cosine(step: int, steps: int, *, warm_up: float = 0.05) -> float:
-    """Share of the learning rate at a step: a short rise, then half a cosine down to 0."""
-    return min(1.0, (step + 1) / max(1.0, warm_up * steps)) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
-
-
-def log_spaced(step: int, steps: int, *, first: float = 10**-1.5, last: float = 10**-3) -> float:
-    """The authors' learning rate: from first to last, evenly in its logarithm."""
-    return float(first * (last / first) ** (step / max(1, steps - 1)))
-
-
-class Step:
-    """One gradient step, taken many times. On a GPU it is recorded once and then replayed as a whole (a CUDA graph), which
-    saves launching its hundreds of small kernels one by one."""
-
-    WARM_UP = 3  # steps before the recording, in which libraries choose their kernels
-
-    def __init__(self, work: Callable[[Tensor, Tensor], None], *, record: bool) -> None:
-        self.work = work
-        self.record = record
-        self.taken = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, inputs: Tensor, batch: Tensor) -> None:
-        if not self.record:
-            self.work(inputs, batch)
-        elif self.taken < self.WARM_UP:
-            self._aside(inputs, batch)
-        else:
-            if self.graph is None:
-                self.inputs, self.batch = inputs.clone(), batch.clone()
-                self.graph = torch.cuda.CUDAGraph()
-                # What other threads do meanwhile, such as sending the next batches, is no part of it and no mistake.
-                with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                    self.work(self.inputs, self.batch)
-            else:
-                self.inputs.copy_(inputs)
-                self.batch.copy_(batch)
-            self.graph.replay()
-        self.taken += 1
-
-    def forget(self) -> None:
-        """The recording, when the work has changed."""
-        self.graph, self.taken = None, 0
-
-    def _aside(self, inputs: Tensor, batch: Tensor) -> None:
-        """On a stream of its own, as a recording asks for."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.work(inputs, batch)
-        torch.cuda.current_stream().wait_stream(side)
-
-
-@dataclass
+@dataclass(eq=False)
 class Side:
-    """One modality during training."""
+    """One modality during training: theta_x and F of the paper, or theta_y and G."""
 
     name: str
     network: nn.Module
     optimiser: torch.optim.Optimizer
     inputs: Tensor | Pixels  # (n, width)
     rows: Tensor  # the training points that have this modality
-    outputs: Tensor  # the paper's F or G, (n, bits): of each point's last visit; zero where the modality is missing
-    features: Tensor | None = None  # of pixels by the image network while it rests, (n, width)
-    step: Step = field(init=False)
-    there: Tensor | None = None  # which points have this modality, (n,); None: all
-    total: Tensor = field(init=False)  # the sum of the outputs over all points, (bits,)
+    outputs: Tensor  # F or G, (n, bits): of each point's last visit; zero where the modality is missing
+    batch_size: int
+    features: Tensor | None = None  # of the pixels, (n, width), while the image network is frozen
+    recorder: StepRecorder = field(default_factory=StepRecorder)
+    observed: Tensor | None = None  # which points have this modality, (n,); None: all
+    total: Tensor = field(init=False)  # F 1, the sum of the outputs over all points, (bits,)
     losses: Tensor = field(init=False)  # the three terms, summed over an iteration's batches
 
     def __post_init__(self) -> None:
+        self.batch_size = min(self.batch_size, len(self.rows))
         self.total = self.outputs.sum(0)
         self.losses = self.outputs.new_zeros(3)
         if len(self.rows) < len(self.outputs):
-            self.there = torch.zeros(len(self.outputs), dtype=torch.bool, device=self.rows.device)
-            self.there[self.rows] = True
+            self.observed = torch.zeros(len(self.outputs), dtype=torch.bool, device=self.rows.device)
+            self.observed[self.rows] = True
 
-    def wake(self) -> None:
+    @property
+    def steps(self) -> int:
+        """Mini-batches per iteration: the paper's t = n / N. The few points left over wait for the next iteration."""
+        return len(self.rows) // self.batch_size
+
+    @property
+    def current_inputs(self) -> Tensor | Pixels:
+        """What the network learns from now: features while it is frozen, pixels later."""
+        return self.inputs if self.features is None else self.features
+
+    def unfreeze(self) -> None:
         """From now on the image network learns, from pixels."""
         if self.features is not None:
             self.features = None
-            self.step.forget()  # it was recorded with features
-
-    @property
-    def seen(self) -> Tensor | Pixels:
-        """What the network learns from now."""
-        return self.inputs if self.features is None else self.features
+            self.recorder.reset()  # the step was recorded with features
 
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """The network's inputs for each batch; of pixels, only the share of this process."""
-        seen = self.seen
-        if isinstance(seen, Pixels):
-            return seen.stream([distributed.share(batch) for batch in batches])
-        return (seen[batch] for batch in batches)
+        inputs = self.current_inputs
+        if isinstance(inputs, Pixels):
+            return inputs.stream([distributed.share(batch) for batch in batches])
+        return (inputs[batch] for batch in batches)
 
-    def output(self, inputs: Tensor) -> Tensor:
-        """What the network makes of a batch of `stream`, (batch, bits)."""
-        if isinstance(self.seen, Pixels):
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The network's outputs for a batch of `stream`, (batch, bits)."""
+        if isinstance(self.current_inputs, Pixels):
             inputs = inputs.permute(0, 3, 1, 2)
         return self.network(inputs)  # type: ignore[no-any-return]
 
-    def visit(self, batch: Tensor, outputs: Tensor) -> None:
-        """Put a batch's new outputs in place of the old ones."""
+    def store(self, batch: Tensor, outputs: Tensor) -> None:
+        """Put a batch's new outputs into F, and into its sum."""
         self.total += (outputs - self.outputs[batch]).sum(0)
         self.outputs[batch] = outputs
 
     @torch.no_grad()
-    def at_rest(self, rows: Tensor) -> Tensor:
+    def evaluate(self, rows: Tensor) -> Tensor:
         """The network's outputs without dropout, (rows, bits)."""
         self.network.eval()
-        return torch.cat([self.network(self.seen[part]) for part in rows.split(256)])
+        return torch.cat([self.network(self.current_inputs[block]) for block in rows.split(256)])
 
 
-@dataclass
+@dataclass(eq=False)
 class Run:
-    """The state of the alternating algorithm."""
+    """The state of Algorithm 1."""
 
     sides: list[Side]
     similarity: Similarity  # S
     labels: NDArray[np.uint8] | None  # (n, labels)
     B: Tensor  # (n, bits)
-    held_out: NDArray[np.intp]  # training points that are only looked at
+    held_out: NDArray[np.intp]  # training points that are only measured on
     form: Form  # of Theta and S
-    epoch: int = 0
-    growth: Tensor = field(init=False)  # the share of gamma that counts now
+    seed: int
+    epochs: int  # iterations of the outer loop
+    epoch: int = 0  # those done
+    gamma_share: Tensor = field(init=False)  # the share of gamma that counts now, on the device
 
     def __post_init__(self) -> None:
-        self.growth = self.B.new_ones(())
+        self.gamma_share = self.B.new_ones(())
 
-    def against(self, side: Side, outputs: Tensor, batch: Tensor) -> Tensor:
-        """The likelihood of a batch's outputs against all points of a modality, summed."""
-        return against_all(outputs, side.outputs, self.similarity, batch, **self.form._asdict(), there=side.there)
+    def others(self, side: Side) -> list[Side]:
+        """All modalities but this one."""
+        return [other for other in self.sides if other is not side]
 
     @property
-    def resting(self) -> bool:
-        """Whether an image network rests that will learn later."""
+    def frozen(self) -> bool:
+        """Whether an image network is frozen that will learn later."""
         return any(side.features is not None for side in self.sides)
 
-    def wake(self, *, anew: bool) -> None:
-        """Image networks that rested learn from now on. With `anew` this part of the run begins: optimisers forget."""
+    def unfreeze(self, *, restart: bool) -> None:
+        """Frozen image networks learn from now on. With `restart`, the optimisers forget what they had gathered before."""
         for side in self.sides:
-            side.wake()
-            if anew:
+            side.unfreeze()
+            if restart:
                 side.optimiser.state.clear()
-                side.step.forget()
+                side.recorder.reset()
+
+    def mean_losses(self) -> list[float]:
+        """The three terms, averaged over the last iteration's batches and over the modalities."""
+        values: list[float] = torch.stack([side.losses / side.steps for side in self.sides]).mean(0).tolist()
+        return values
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next iteration depends on, by name."""
@@ -179,25 +140,25 @@ class Run:
         for side in self.sides:
             tensors[f"{side.name}/outputs"] = side.outputs
             tensors |= {f"{side.name}/network/{key}": value for key, value in side.network.state_dict().items()}
-            tensors |= {f"{side.name}/optimiser/{key}": value for key, value in _memory(side.optimiser).items()}
+            tensors |= {f"{side.name}/optimiser/{key}": value for key, value in _optimiser_state(side).items()}
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Undo `tensors`."""
 
-        def of(prefix: str) -> dict[str, Tensor]:
+        def under(prefix: str) -> dict[str, Tensor]:
             return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
         self.B.copy_(tensors["B"])
         for side in self.sides:
             side.outputs.copy_(tensors[f"{side.name}/outputs"])
-            side.network.load_state_dict(of(f"{side.name}/network/"))
-            _remember(side.optimiser, of(f"{side.name}/optimiser/"))
+            side.network.load_state_dict(under(f"{side.name}/network/"))
+            _restore_optimiser(side.optimiser, under(f"{side.name}/optimiser/"))
 
 
-def _memory(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's memory as named tensors."""
-    state = optimiser.state_dict()["state"]
+def _optimiser_state(side: Side) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors."""
+    state = side.optimiser.state_dict()["state"]
     return {
         f"{i}.{key}": torch.as_tensor(value)
         for i, entry in state.items()
@@ -206,8 +167,8 @@ def _memory(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def _remember(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Undo `_memory`. What belongs to a parameter lies in memory as the parameter does: fused optimisers rely on it."""
+def _restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Undo `_optimiser_state`. State gets the memory layout of its parameter, which fused optimisers rely on."""
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
@@ -218,28 +179,95 @@ def _remember(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate; a group with a `share` takes that share of it."""
-    for group in optimiser.param_groups:
-        value = rate * group.get("share", 1.0)
-        if isinstance(group["lr"], Tensor):  # on a GPU, where a recorded step reads it
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
+# -- points held out, only to show the MAP on them while training ------------------------------------------------------
 
 
-def channels_last(network: nn.Module) -> nn.Module:
-    """The network with its convolutions' weights in the order in which pixels come."""
-    return network.to(memory_format=torch.channels_last)  # type: ignore[no-any-return, call-overload]
+def choose_held_out(observed: Mapping[str, NDArray[np.bool_]], share: float, seed: int) -> NDArray[np.intp]:
+    """A share of the points that have all modalities; none where that would be too few to measure on."""
+    complete = np.flatnonzero(np.stack(list(observed.values())).all(axis=0))
+    count = int(share * len(complete))
+    return np.sort(np.random.default_rng(seed).permutation(complete)[: count if count >= MIN_HELD_OUT else 0])
 
 
-def on_gpu(network: nn.Module) -> bool:
-    return next(network.parameters()).is_cuda
+def held_out_map(run: Run) -> dict[str, float]:
+    """MAP of the held-out points as queries against the other training points, in every direction."""
+    if not len(run.held_out) or run.labels is None:
+        return {}
+    rows = torch.from_numpy(run.held_out).to(run.B.device)
+    labels, bits = run.labels, run.B.shape[1]
+    query = {side.name: codes.pack(codes.sign(side.evaluate(rows).cpu().numpy())) for side in run.sides}
+    measured = {}
+    for a, b in permutations(run.sides, 2):
+        trained = b.rows.cpu().numpy()
+        database = codes.pack(codes.sign(b.outputs[b.rows].cpu().numpy()))
+        counts = metrics.rank_counts(query[a.name], database, labels[run.held_out], labels[trained], bits)
+        measured[f"{a.name}_to_{b.name}"] = round(counts.mean_average_precision(ties="expected"), 4)
+    return measured
 
 
-def recordable(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Keep the learning rate on the GPU, if the parameters are there: a recorded step then reads the rate of the moment."""
-    for group in optimiser.param_groups:
-        if group["params"][0].is_cuda:
-            group["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
-    return optimiser
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+class Checkpoint:
+    """One file with networks, optimisers, outputs and codes after a whole iteration.
+
+    `identity` names the run (its settings and data): the checkpoint of another run is refused.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self.path = Path(path)
+        self.identity = identity
+        self.written = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough time has passed since the last one."""
+        return time.monotonic() - self.written > CHECKPOINT_SECONDS
+
+    def save(self, run: Run, history: list[dict[str, Any]]) -> None:
+        """Write the state of a run."""
+        from safetensors.torch import save_file
+
+        tensors = {name: value.detach().cpu().contiguous() for name, value in run.tensors().items()}
+        record = json.dumps({"epoch": run.epoch, "history": history})
+        with whole_file(self.path) as draft:
+            save_file(tensors, draft, {"identity": self.identity, "record": record})
+        self.written = time.monotonic()
+
+    def resume(self, run: Run) -> list[dict[str, Any]]:
+        """Restore a run from the file, if there is one; returns its history."""
+        from safetensors import SafetensorError, safe_open
+
+        self.written = time.monotonic()
+        if not self.path.is_file():
+            return []
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"The checkpoint {self.path} is damaged ({error}). Delete it to start over.") from error
+        if metadata.get("identity") != self.identity:
+            raise DataError(
+                f"The checkpoint {self.path} is of another run ({_difference(metadata.get('identity', ''), self.identity)}). "
+                "Repeat the command that was interrupted, or leave --resume out to start over."
+            )
+        record = json.loads(metadata["record"])
+        run.restore(tensors)
+        run.epoch = record["epoch"]
+        history: list[dict[str, Any]] = record["history"]
+        return history
+
+
+def _difference(theirs: str, mine: str) -> str:
+    """What two runs differ in, by their identities: version, fingerprint of the data, settings (see `DCMH.identity`)."""
+    try:
+        (old, old_data, was), (new, new_data, now) = json.loads(theirs), json.loads(mine)
+    except ValueError:
+        return "other settings, data or version"
+    differences = [f"dcmh {old}, this is {new}"] if old != new else []
+    names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    differences += [f"{name} {was.get(name)}, here {now.get(name)}" for name in names if name != "pairs"]
+    differences += ["other pairs"] if "pairs" in names else []
+    differences += ["other data"] if old_data != new_data else []
+    return "; ".join(differences) or "other settings, data or version"

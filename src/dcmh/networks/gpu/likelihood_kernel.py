@@ -20,14 +20,14 @@ def likelihood_and_gradient(
     others: Tensor,
     batch: Tensor,
     words: Tensor,
-    reach: float,
+    scale: float,
     shift: float,
-    softening: float,
-    there: Tensor | None,
+    smoothing: float,
+    observed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The sum of softplus(Theta) - S Theta, a scalar, and its gradient (batch, bits); Theta = reach F G' / 2 + shift.
+    """The sum of softplus(Theta) - S Theta, a scalar, and its gradient (batch, bits); Theta = scale F G' / 2 + shift.
 
-    `words` are the labels as bits, (n, words) of int32; `there` says which points count, (n,).
+    `words` are the labels as bits, (n, words) of int32; `observed` says which points count, (n,).
     """
     rows, bits = outputs.shape
     padded = max(16, triton.next_power_of_2(bits))
@@ -44,19 +44,19 @@ def likelihood_and_gradient(
         words,
         sums,
         gradients,
-        words if there is None else there,
+        words if observed is None else observed,
         rows,
         len(others),
-        reach / 2,
+        scale / 2,
         shift,
-        softening,
-        1 - 2 * softening,
+        smoothing,
+        1 - 2 * smoothing,
         bits,
         padded,
         words.shape[1],
         tile,
         block,
-        there is not None,
+        observed is not None,
         precision,
         num_warps=4,
     )
@@ -71,10 +71,10 @@ def _kernel(
     words,
     sums,
     gradients,
-    there,
+    observed,
     rows,
     points,
-    scale,
+    half_scale,
     shift,
     low,
     span,
@@ -96,21 +96,21 @@ def _kernel(
     for start in range(program * BLOCK, points, tl.num_programs(0) * BLOCK):
         point = start + tl.arange(0, BLOCK)
         inside = point < points
-        place = point.to(tl.int64)[:, None] * BITS + bit[None, :]
-        G = tl.load(others + place, mask=inside[:, None] & (bit < BITS)[None, :], other=0.0)
-        Theta = tl.dot(F, tl.trans(G), input_precision=PRECISION) * scale + shift
+        offset = point.to(tl.int64)[:, None] * BITS + bit[None, :]
+        G = tl.load(others + offset, mask=inside[:, None] & (bit < BITS)[None, :], other=0.0)
+        Theta = tl.dot(F, tl.trans(G), input_precision=PRECISION) * half_scale + shift
         shared = tl.zeros((TILE, BLOCK), tl.int32)
         for word in tl.static_range(WORDS):
             mine = tl.load(batch_words + row * WORDS + word, mask=row < rows, other=0)
             theirs = tl.load(words + point.to(tl.int64) * WORDS + word, mask=inside, other=0)
             shared |= mine[:, None] & theirs[None, :]
         if SOME:
-            inside = inside & (tl.load(there + point, mask=inside, other=0) != 0)
+            inside = inside & (tl.load(observed + point, mask=inside, other=0) != 0)
         S = tl.where(shared != 0, low + span, low)
         softplus = tl.maximum(Theta, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(Theta)))
         total += tl.sum(tl.where(inside[None, :], softplus - S * Theta, 0.0), 1)
         error = tl.where(inside[None, :], 1.0 / (1.0 + tl.exp(-Theta)) - S, 0.0)
         gradient += tl.dot(error, G, input_precision=PRECISION)
     tl.store(sums + program * rows + row, total, mask=row < rows)
-    place = (program * rows + row)[:, None] * BITS + bit[None, :]
-    tl.store(gradients + place, gradient * scale, mask=here)
+    offset = (program * rows + row)[:, None] * BITS + bit[None, :]
+    tl.store(gradients + offset, gradient * half_scale, mask=here)

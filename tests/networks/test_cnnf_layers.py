@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dcmh.networks.gpu.lrn import relu_lrn
+from dcmh.networks.cnnf_layers import relu_lrn
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

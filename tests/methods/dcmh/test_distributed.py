@@ -12,20 +12,21 @@ import pytest
 SCRIPT = """
 import sys
 import numpy as np
-from dcmh import distributed, networks
-from dcmh.methods.dcmh import DCMH
+from dcmh import networks
+from dcmh.methods.dcmh import DCMH, algorithm
+from dcmh.networks import distributed
 from small_network import photos, small
 
 networks.backbone = small
 data = photos()
 kept = {}
 model = DCMH(16, recipe=sys.argv[2], epochs=3, batch_size=16, hidden=32, finetune=True, device="cpu", precision="float64")
-record = model._update_codes
+update_codes = algorithm.update_codes
 def watch(run):
-    record(run)
+    update_codes(run)
     kept["B"] = run.B.numpy().copy()
     kept["F"], kept["G"] = (side.outputs.numpy().copy() for side in run.sides)
-model._update_codes = watch
+algorithm.update_codes = watch
 model.fit(data, fine=0)
 kept["weight"] = model.networks_["image"].backbone.conv.weight.detach().numpy()
 kept["last"] = model.networks_["text"].weights[-1].detach().numpy()
@@ -39,7 +40,7 @@ def test_two_processes_give_what_one_gives(tmp_path, recipe, monkeypatch):
     script = tmp_path / "learn.py"
     script.write_text(SCRIPT)
     run = [sys.executable, str(script), str(tmp_path), recipe]
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)
     subprocess.run(run, check=True, timeout=200)
     together = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--local-addr", "127.0.0.1"]
     subprocess.run([sys.executable, *together, *run[1:]], check=True, timeout=200, capture_output=True)

@@ -13,7 +13,7 @@ import dcmh
 from dcmh.data import Dataset, Images, Texts, Vectors
 from dcmh.errors import DataError, ParameterError
 from dcmh.methods.dcmh import DCMH, objective, similarity
-from dcmh.methods.dcmh.likelihood import against_all, share_of_similar
+from dcmh.methods.dcmh.likelihood import batch_likelihood, share_of_similar
 from dcmh.util.text import BagOfWords
 
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def items(n=120, seed=0):
 
 def whole(known, n):
     """S and W of all pairs, in odd blocks."""
-    found = known.on(CPU, torch.float32)
+    found = known.to(CPU, torch.float32)
     S, W = np.zeros((n, n)), np.ones((n, n))
     for rows in torch.randperm(n).split(17):
         for start in range(0, n, 23):
@@ -63,7 +63,7 @@ def whole(known, n):
 
 def test_labels_are_the_papers():
     data = items()
-    S, W = whole(similarity.learn_from("labels", data), len(data))
+    S, W = whole(similarity.build("labels", data), len(data))
     np.testing.assert_array_equal(S, data.labels @ data.labels.T > 0)
     assert (W == 1).all()
 
@@ -74,7 +74,7 @@ def test_tags_are_shared_words_weighed_by_rarity():
     chance = 1 / np.arange(2, 42)
     texts = [" ".join(w for w, p in zip(words, chance, strict=True) if rng.random() < p) or None for _ in range(90)]
     data = Dataset({"tags": Texts(texts), "x": Vectors(rng.normal(size=(90, 3)))})
-    known = similarity.learn_from("tags", data)
+    known = similarity.build("tags", data)
     bag = BagOfWords().fit(texts)
     has = bag.transform(texts) > 0
     given = sum(text is not None for text in texts)
@@ -87,37 +87,37 @@ def test_tags_are_shared_words_weighed_by_rarity():
     np.testing.assert_array_equal(S, expected)
     assert 0.05 < S.mean() < 0.9  # it tells pairs apart
     assert known.share == pytest.approx(S.mean())
-    assert "words of 'tags'" in known.said
+    assert "words of 'tags'" in known.description
 
 
 def test_tags_of_a_named_modality():
     data = items()
     both = Dataset({**data.columns, "title": Texts(["same words here"] * len(data))})
-    assert similarity.learn_from("tags", both).modality == "text"
-    assert similarity.learn_from("tags:title", both).modality == "title"
+    assert similarity.build("tags", both).modality == "text"
+    assert similarity.build("tags:title", both).modality == "title"
     with pytest.raises(DataError, match=r"no text modality 'sound' to take tags from. There are: text, title"):
-        similarity.learn_from("tags:sound", both)
+        similarity.build("tags:sound", both)
     with pytest.raises(DataError, match="needs words"):
-        similarity.learn_from("tags", Dataset({"sound": data["sound"], "x": data["sound"]}))
+        similarity.build("tags", Dataset({"sound": data["sound"], "x": data["sound"]}))
 
 
 def test_labels_and_tags_are_graded():
     data = items()
-    labels, _ = whole(similarity.learn_from("labels", data), len(data))
-    tags, _ = whole(similarity.learn_from("tags", data), len(data))
-    known = similarity.learn_from("labels+tags:text", data)
+    labels, _ = whole(similarity.build("labels", data), len(data))
+    tags, _ = whole(similarity.build("tags", data), len(data))
+    known = similarity.build("labels+tags:text", data)
     S, W = whole(known, len(data))
-    np.testing.assert_allclose(S, (1 - similarity.FINER) * labels + similarity.FINER * tags, rtol=1e-6)
+    np.testing.assert_allclose(S, (1 - similarity.TAG_WEIGHT) * labels + similarity.TAG_WEIGHT * tags, rtol=1e-6)
     assert len(np.unique(S.round(4))) > 2  # words say more than labels alone
     assert (W == 1).all()
-    assert "the more so if they also share rare words of 'text'" in known.said
+    assert "the more so if they also share rare words of 'text'" in known.description
     with pytest.raises(DataError, match="no labels"):
-        similarity.learn_from("labels+tags", Dataset(data.columns))
+        similarity.build("labels+tags", Dataset(data.columns))
 
 
 def test_folders():
     data = items()
-    S, _ = whole(similarity.learn_from("folders", data), len(data))
+    S, _ = whole(similarity.build("folders", data), len(data))
     np.testing.assert_array_equal(S, data.labels @ data.labels.T)
     photos = Dataset({"image": Images(["a/1.jpg", "a/2.jpg", "b/c/3.jpg", "4.jpg", "5.jpg"])})
     assert photos.with_labels_from_folders().label_names == [".", "a", "b/c"]
@@ -127,10 +127,10 @@ def test_folders():
 
 
 def test_pairing_alone():
-    S, W = whole(similarity.learn_from("pairing", items(50)), 50)
+    S, W = whole(similarity.build("pairing", items(50)), 50)
     np.testing.assert_array_equal(S, np.eye(50))
     assert W.mean() == pytest.approx(1)
-    assert (W * S).sum() / W.sum() == pytest.approx(similarity.LEAST)  # they do not drown
+    assert (W * S).sum() / W.sum() == pytest.approx(similarity.SIMILAR_WEIGHT)  # they do not drown
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_given_pairs_others_are_unknown(tmp_path, name, lines):
     data = items(30)
     file = tmp_path / name
     file.write_text("\n".join(line.format(*data.ids) for line in lines) + "\n")
-    known = similarity.learn_from(f"pairs:{file}", data)
+    known = similarity.build(f"pairs:{file}", data)
     S, W = whole(known, 30)
     expected = np.eye(30)
     expected[0, 1] = expected[1, 0] = 1
@@ -154,19 +154,19 @@ def test_given_pairs_others_are_unknown(tmp_path, name, lines):
     named[[0, 1, 0, 2], [1, 0, 2, 0]] = True
     np.testing.assert_array_equal(W > 0, named)
     assert W.mean() == pytest.approx(1)
-    assert "others are unknown" in known.said
-    assert "2 of the" in known.said
+    assert "others are unknown" in known.description
+    assert "2 of the" in known.description
 
 
 def test_only_similar_pairs_make_the_others_dissimilar(tmp_path):
     data = items(30)
     (tmp_path / "p.csv").write_text(f"{data.ids[0]},{data.ids[1]}\n")
-    known = similarity.learn_from(f"pairs:{tmp_path / 'p.csv'}", data)
+    known = similarity.build(f"pairs:{tmp_path / 'p.csv'}", data)
     S, W = whole(known, 30)
     assert S.sum() == 32
     assert (W > 0).all()
     assert W.mean() == pytest.approx(1)
-    assert "all others are dissimilar" in known.said
+    assert "all others are dissimilar" in known.description
 
 
 @pytest.mark.parametrize(
@@ -182,21 +182,21 @@ def test_mistakes_in_the_file_of_pairs_are_named(tmp_path, text, message):
     data = items(10)
     (tmp_path / "p.csv").write_text(text.format(*data.ids))
     with pytest.raises(DataError, match=message):
-        similarity.learn_from(f"pairs:{tmp_path / 'p.csv'}", data)
+        similarity.build(f"pairs:{tmp_path / 'p.csv'}", data)
     with pytest.raises(DataError, match="Cannot read the pairs"):
-        similarity.learn_from("pairs:none.csv", data)
+        similarity.build("pairs:none.csv", data)
 
 
 def test_a_pair_outside_the_training_items_still_says_that_others_are_unknown(tmp_path):
     data = items(30)
     file = tmp_path / "p.csv"
     file.write_text(f"{data.ids[0]},{data.ids[1]},similar\nnobody,{data.ids[2]},dissimilar\n")
-    known = similarity.learn_from(f"pairs:{file}", data)
+    known = similarity.build(f"pairs:{file}", data)
     S, W = whole(known, 30)
     assert S[0, 1] == 1, "the first line is a pair, not one of names"
     assert W[0, 2] == 0
-    assert "1 of the 2 pairs" in known.said
-    assert "others are unknown" in known.said
+    assert "1 of the 2 pairs" in known.description
+    assert "others are unknown" in known.description
 
 
 @pytest.mark.parametrize("spec", ["label", "pairs", "tags:", "labels+tags:", "labels+folders", "folders:a", ""])
@@ -208,11 +208,11 @@ def test_settings_that_are_not_known_are_refused(spec):
 def test_weights_reach_value_and_gradient():
     torch.manual_seed(0)
     n, bits = 40, 8
-    known = similarity.learn_from("pairing", items(n)).on(CPU, torch.float64)
+    known = similarity.build("pairing", items(n)).to(CPU, torch.float64)
     batch = torch.tensor([3, 8, 30])
     F = torch.randn(3, bits, dtype=torch.float64, requires_grad=True)
     G = torch.randn(n, bits, dtype=torch.float64)
-    value = against_all(F, G, known, batch)
+    value = batch_likelihood(F, G, known, batch)
     S = known.S(batch, 0, n)
     W = known.W(S, batch, 0, n)
     expected = objective.likelihood(objective.theta(F, G), S, W)
@@ -224,10 +224,10 @@ def test_weights_reach_value_and_gradient():
 
 def test_share_of_similar_pairs():
     data = items(50)
-    labels = similarity.learn_from("labels", data).on(CPU, torch.float32)
+    labels = similarity.build("labels", data).to(CPU, torch.float32)
     assert share_of_similar(labels, 50, CPU) == pytest.approx((data.labels @ data.labels.T > 0).mean())
-    pairing = similarity.learn_from("pairing", data).on(CPU, torch.float32)
-    assert share_of_similar(pairing, 50, CPU) == pytest.approx(similarity.LEAST)
+    pairing = similarity.build("pairing", data).to(CPU, torch.float32)
+    assert share_of_similar(pairing, 50, CPU) == pytest.approx(similarity.SIMILAR_WEIGHT)
 
 
 @pytest.mark.parametrize("spec", ["tags", "folders", "pairs", "pairing"])

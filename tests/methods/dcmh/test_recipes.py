@@ -8,7 +8,7 @@ from torch import nn
 from dcmh import networks
 from dcmh.data import Dataset, Images
 from dcmh.errors import ParameterError, TrainingStopped
-from dcmh.methods.dcmh import DCMH
+from dcmh.methods.dcmh import DCMH, algorithm
 from dcmh.methods.dcmh.gpu import Pixels
 from dcmh.methods.dcmh.recipes import Paper, Stable
 from dcmh.networks import distributed, efficientnet
@@ -29,11 +29,11 @@ def weights_of(model):
 
 def test_the_first_part_is_the_frozen_recipe():
     assert (FROZEN.epochs(39), TUNED.epochs(39)) == (40, 60)
-    assert (FROZEN.resting(40), TUNED.resting(60), TUNED.resting(1)) == (40, 40, 0)
+    assert (FROZEN.frozen_epochs(40), TUNED.frozen_epochs(60), TUNED.frozen_epochs(1)) == (40, 40, 0)
     for step in (0, 100, 40 * 39 - 1):
         assert TUNED.rate(step, 39, 60) == FROZEN.rate(step, 39, 40)
     for epoch in range(40):
-        assert TUNED.growth(epoch, 60) == FROZEN.growth(epoch, 40)
+        assert TUNED.gamma_share(epoch, 60) == FROZEN.gamma_share(epoch, 40)
 
 
 def test_the_second_part_starts_from_a_lower_rate_with_gamma_in_full():
@@ -41,26 +41,26 @@ def test_the_second_part_starts_from_a_lower_rate_with_gamma_in_full():
     assert rates[0] < 0.01 * 1e-3  # a rise, as at the start
     assert max(rates) == pytest.approx(0.3e-3, rel=0.02)
     assert rates[-1] < 0.001 * 1e-3
-    assert {TUNED.growth(epoch, 60) for epoch in range(40, 60)} == {1.0}
+    assert {TUNED.gamma_share(epoch, 60) for epoch in range(40, 60)} == {1.0}
 
 
-def test_the_papers_networks_never_rest():
-    assert Paper(64, 1.0, 1.0).resting(500) == 0
+def test_the_papers_networks_are_never_frozen():
+    assert Paper(64, 1.0, 1.0).frozen_epochs(500) == 0
 
 
-def test_the_image_network_rests_and_then_learns(monkeypatch):
+def test_the_image_network_is_frozen_and_then_learns(monkeypatch):
     monkeypatch.setattr(networks, "backbone", small)
     data = photos()
     first = small("")[0].state_dict()
-    resting = DCMH._update_codes
+    update_codes = algorithm.update_codes
     seen = []
 
-    def watch(self, run):
-        resting(self, run)
+    def watch(run):
+        update_codes(run)
         weight = run.sides[0].network.backbone.conv.weight
         seen.append((run.epoch, torch.equal(weight, first["conv.weight"]), run.sides[0].features is not None))
 
-    monkeypatch.setattr(DCMH, "_update_codes", watch)
+    monkeypatch.setattr(algorithm, "update_codes", watch)
     tuned().fit(data, fine=0)
     assert [same for _, same, _ in seen] == [True] * 5 + [False] * 2  # before the run, and after each iteration
     assert [features for *_, features in seen] == [True] * 5 + [False] * 2

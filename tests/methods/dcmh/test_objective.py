@@ -2,9 +2,11 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
+from dcmh import codes, data
 from dcmh.methods.dcmh import objective
 
 GAMMA, ETA = 0.7, 0.3
@@ -70,8 +72,18 @@ def test_codes_minimise_the_objective_over_B():
     assert torch.equal(objective.codes([F, G]), torch.tensor(best, dtype=torch.float64).view(3, 4))
 
 
-def test_sign_of_zero_is_plus_one():
-    assert torch.equal(objective.codes([torch.zeros(1, 2), torch.zeros(1, 2)]), torch.ones(1, 2))
+def test_codes_are_the_sign_of_the_package():
+    V = torch.tensor([[0.0, -0.0, 1e-30, -1e-30, 3.0, -3.0, float("nan"), float("inf")]])
+    expected = codes.sign(V.numpy())
+    assert expected[0, :2].tolist() == [1, 1]  # sign(0) = +1
+    assert np.array_equal(objective.codes([V]).numpy(), expected)
+    assert np.array_equal(objective.codes([V / 2, V / 2]).numpy(), expected)
+
+
+def test_similarity_is_that_of_data_sets():
+    labels = (torch.rand(60, 9, generator=torch.Generator().manual_seed(2)) < 0.15).float()
+    S = objective.similarity(labels[:20], labels)
+    assert np.array_equal(S.numpy() > 0, data.similarity(labels[:20].numpy(), labels.numpy()))
 
 
 def test_similarity_is_a_shared_label():

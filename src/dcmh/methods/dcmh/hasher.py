@@ -1,0 +1,325 @@
+"""DCMH as a hashing method: its parameters, how it learns from a data set, and how it is saved and loaded.
+
+What it learns by is Algorithm 1, in `dcmh.methods.dcmh.algorithm`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dcmh import __version__, networks
+from dcmh.data.columns import Kind
+from dcmh.data.dataset import Dataset
+from dcmh.errors import ParameterError, TrainingStopped
+from dcmh.inputs import sentences
+from dcmh.inputs.features import outputs_of
+from dcmh.inputs.views import FeatureView, PixelView, View, WordView
+from dcmh.methods import fine as fine_space
+from dcmh.methods.base import Arrays, Hasher, Progress
+from dcmh.methods.dcmh import algorithm, state
+from dcmh.methods.dcmh import similarity as similarities
+from dcmh.methods.dcmh.gpu import channels_last
+from dcmh.methods.dcmh.recipes import Paper, Recipe, Stable, Terms
+from dcmh.methods.dcmh.similarity import Similarity
+from dcmh.methods.dcmh.state import Checkpoint, Run
+from dcmh.networks import distributed, hashing
+from dcmh.util import device as devices
+
+LARGE_SET = 4000  # training points from which larger batches are better (docs/recipe.md)
+MAX_MEASURED = 50  # iterations at most after which the MAP of held-out points is measured
+
+
+class DCMH(Hasher):
+    """Deep Cross-Modal Hashing.
+
+    Parameters
+    ----------
+    recipe
+        "stable" or "paper"; see `dcmh.methods.dcmh.recipes`.
+    gamma, eta
+        Weights of the quantisation and of the balance term.
+    epochs
+        Outer iterations. Default: 40 for "stable" (more where there are few points), half as many again where the image
+        network is fine-tuned, which it is in the last third; 500 for "paper".
+    batch_size
+        Points per step. Default: 128; 256 from 4,000 points on, except for "paper".
+    network
+        For pictures: "efficientnet-lite0" or "cnn-f". With finetune=False its features are computed once and kept.
+    weights
+        MatConvNet's imagenet-vgg-f.mat, for "cnn-f".
+    learning_rate, hidden, dropout
+        For the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
+    validation
+        Share of the training points held out, only to show the MAP on them while training.
+    precision
+        "bfloat16" (in image networks; tf32 elsewhere), "tf32", "float32" or "float64". Default: the first on a GPU, float32
+        on a CPU.
+    similarity
+        What makes two items similar: "labels", "folders", "tags", "labels+tags", "pairs:FILE" or "pairing"; see
+        `dcmh.methods.dcmh.similarity`.
+    text_encoder
+        What texts are seen with, beside a bag of their words: "use-multilingual", "minilm", a folder with model.onnx and
+        tokenizer.json, or "none". Default: the first; none for the paper's recipe.
+    """
+
+    _similarity: tuple[str, Dataset, Similarity] | None = None  # setting, items and their S, until `fit` has used it
+    needs_complete_items: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        bits: int = 64,
+        *,
+        seed: int = 0,
+        recipe: str = "stable",
+        gamma: float = 1.0,
+        eta: float = 1.0,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float = 1e-3,
+        hidden: int = 4096,
+        dropout: float = 0.4,
+        network: str = "efficientnet-lite0",
+        finetune: bool = False,
+        weights: Path | str | None = None,
+        validation: float = 0.04,
+        device: str = "auto",
+        precision: str = "auto",
+        similarity: str = "labels",
+        text_encoder: str = "auto",
+    ) -> None:
+        super().__init__(bits, seed=seed)
+        if recipe not in ("stable", "paper"):
+            raise ParameterError(f"recipe must be 'stable' or 'paper', not {recipe!r}.")
+        if network not in networks.BACKBONES:
+            raise ParameterError(f"No image network {network!r}. Available: {', '.join(networks.BACKBONES)}.")
+        if precision not in devices.PRECISIONS:
+            raise ParameterError(f"precision must be one of {', '.join(devices.PRECISIONS)}, not {precision!r}.")
+        for name, value in (("gamma", gamma), ("eta", eta), ("learning_rate", learning_rate)):
+            if not isinstance(value, Real) or not 0 <= value < float("inf"):
+                raise ParameterError(f"{name} must be a number of at least 0, not {value!r}.")
+        whole = (
+            ("epochs", 1 if epochs is None else epochs, 1),
+            ("batch_size", 2 if batch_size is None else batch_size, 2),
+            ("hidden", hidden, 0),
+        )
+        for name, count, low in whole:
+            if isinstance(count, bool) or not isinstance(count, Integral) or count < low:
+                raise ParameterError(f"{name} must be a whole number of at least {low}, not {count!r}.")
+        for name, share in (("dropout", dropout), ("validation", validation)):
+            if not isinstance(share, Real) or not 0 <= share < 1:
+                raise ParameterError(f"{name} must be at least 0 and below 1, not {share!r}.")
+        self.recipe = recipe
+        self.gamma = float(gamma)
+        self.eta = float(eta)
+        self.epochs = None if epochs is None else int(epochs)
+        self.batch_size = None if batch_size is None else int(batch_size)
+        self.learning_rate = float(learning_rate)
+        self.hidden = int(hidden)
+        self.dropout = float(dropout)
+        self.network = network
+        self.finetune = finetune
+        self.weights = weights
+        self.validation = float(validation)
+        self.device = device
+        self.precision = precision
+        self.similarity = similarities.check(similarity)
+        self.text_encoder = text_encoder
+
+    def fit(
+        self,
+        train: Dataset,
+        *,
+        progress: Progress | None = None,
+        fine: int = fine_space.DEFAULT,
+        text_encoder: str | None = None,
+        checkpoint: Path | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Self:
+        """Learn from training items, as in `Hasher.fit`; returns self.
+
+        With `checkpoint`, the state is written to that file every few seconds, and an unfinished run found there is resumed.
+        When `stop` returns true, the run writes its state after the current iteration and raises TrainingStopped.
+        """
+        train = self._check(train)
+        self._stop, self._checkpoint_file = stop, checkpoint
+        try:
+            similarity = self.similarity_of(train)
+            super().fit(train, progress=progress, fine=fine, text_encoder=text_encoder)
+            self.trained_on_["similarity"] = "labels" if self.similarity == "labels" else similarity.description
+        finally:
+            self._stop = self._checkpoint_file = self._similarity = None  # nothing of the training items is kept
+        return self
+
+    def similarity_of(self, train: Dataset) -> Similarity:
+        """S of these training items under the setting `similarity`; built once, and then used by `fit`."""
+        if self._similarity is None or self._similarity[0] != self.similarity or self._similarity[1] is not train:
+            self._similarity = self.similarity, train, similarities.build(self.similarity, train)
+        return self._similarity[2]
+
+    def identity(self, fingerprint: str) -> str:
+        """Which run this is: version, fingerprint of the data, settings. An unfinished run is resumed only as itself."""
+        settings = {name: str(value) for name, value in self.parameters.items() if name != "device"}
+        if listed := similarities.fingerprint(self.similarity):
+            settings["pairs"] = listed
+        return json.dumps([__version__, fingerprint, settings], sort_keys=True)
+
+    def points_per_step(self, points: int) -> int:
+        """The batch size of a run over this many points."""
+        large = self.recipe == "stable" and not self.finetune and points >= LARGE_SET
+        return self.batch_size or (256 if large else 128)
+
+    @property
+    def device(self) -> str:
+        """Where it learns and encodes: "auto", "cpu", "cuda", "cuda:1" or "mps"."""
+        return self._device
+
+    @device.setter
+    def device(self, name: str) -> None:
+        self._device = name
+        for view in getattr(self, "views_", {}).values():
+            if isinstance(view, FeatureView):
+                view.device = name
+
+    def _needs_labels(self) -> bool:
+        return similarities.kind_of(self.similarity) in ("labels", "labels+tags")
+
+    # -- learning -------------------------------------------------------------------------------------------------
+
+    def _fit(
+        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
+    ) -> None:
+        target = distributed.join(self.device) if distributed.launched() else devices.resolve(self.device)
+        recipe = self._recipe(self.views_)
+        checkpoint = None
+        if self._checkpoint_file is not None:
+            checkpoint = Checkpoint(self._checkpoint_file, self.identity(self.trained_on_["fingerprint"]))
+        forked = torch.random.fork_rng(devices=[target] if target.type == "cuda" else [])
+        arithmetic = devices.arithmetic(self.precision, target, tried=self.network == "cnn-f")
+        with forked, devices.current(target), arithmetic:
+            run = self._start(recipe, inputs, labels, observed, target)
+            self.history_ = checkpoint.resume(run) if checkpoint else []
+            self._began = time.monotonic()
+            algorithm.train(run, recipe, after_epoch=partial(self._after_epoch, checkpoint))
+        self.networks_ = {side.name: hashing.fold(side.network.float()) for side in run.sides}
+
+    def _start(
+        self,
+        recipe: Recipe,
+        inputs: dict[str, Any],
+        labels: NDArray[np.uint8] | None,
+        observed: dict[str, NDArray[np.bool_]],
+        target: torch.device,
+    ) -> Run:
+        """The state before the first iteration."""
+        if self._similarity is None:
+            assert labels is not None
+            similarity: Similarity = similarities.SharedLabels.of(labels)
+        else:
+            similarity = self._similarity[2]
+        held_out = state.choose_held_out(observed, self.validation, self.seed)
+        return algorithm.initialise(
+            recipe,
+            algorithm.TrainingSet(inputs, observed, similarity, labels, held_out),
+            lambda name: self._network(recipe, self.views_[name]),
+            batch_size=self.points_per_step(len(next(iter(observed.values())))),
+            epochs=self.epochs,
+            seed=self.seed,
+            device=target,
+            precision=devices.precision(self.precision, target),
+        )
+
+    def _recipe(self, views: Mapping[str, View]) -> Recipe:
+        if self.recipe == "paper":
+            return Paper(self.bits, self.gamma, self.eta)
+        tuned = any(isinstance(view, PixelView) for view in views.values())
+        return Stable(self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout, tuned)
+
+    def _network(self, recipe: Recipe, view: View) -> nn.Module:
+        if isinstance(view, PixelView):
+            backbone, width = networks.backbone(self.network, weights=self._weights)
+            return channels_last(recipe.network(width, "features", backbone))
+        if isinstance(view, WordView):
+            return recipe.network(view.width, "words", None, words=len(view.bag))
+        return recipe.network(view.width, "features" if isinstance(view, FeatureView) else "vectors", None)
+
+    def _after_epoch(self, checkpoint: Checkpoint | None, run: Run) -> None:
+        """Record the iteration, write a checkpoint when it is due, and stop when asked to."""
+        self._record(run)
+        if run.epoch == run.epochs:
+            return
+        stopped = distributed.any_of(self._stop is not None and self._stop())
+        if checkpoint and distributed.rank() == 0 and (stopped or checkpoint.is_due):
+            checkpoint.save(run, self.history_)
+        if stopped:
+            raise TrainingStopped(
+                f"Stopped after iteration {run.epoch} of {run.epochs}.", hint="Continue with --resume."
+            )
+        self._began = time.monotonic()
+
+    def _record(self, run: Run) -> None:
+        """Add the iteration to the history; the MAP of held-out points for some iterations only."""
+        row: dict[str, Any] = {"epoch": run.epoch, "epochs": run.epochs}
+        row |= dict(zip(Terms._fields, run.mean_losses(), strict=True))  # waits for the GPU
+        row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": run.frozen}  # its name in history files
+        measured = run.epoch == run.epochs or run.epoch % -(-run.epochs // MAX_MEASURED) == 0
+        row |= {"map": state.held_out_map(run) if measured else {}}
+        self.history_.append(row)
+        if self._progress:
+            self._progress(row)
+
+    # -- views ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _text_encoder(self) -> str | None:
+        """The name of the sentence encoder of texts; None for the bag of words alone."""
+        if self.text_encoder == "auto":
+            return None if self.recipe == "paper" else sentences.DEFAULT
+        return None if self.text_encoder == "none" else self.text_encoder
+
+    @property
+    def _weights(self) -> Path | None:
+        return None if self.weights is None else Path(self.weights)
+
+    def _view(self, kind: Kind) -> View:
+        if kind == "text":
+            return WordView(encoder=self._text_encoder)
+        if kind != "image":
+            return super()._view(kind)
+        return PixelView() if self.finetune else FeatureView(self.network, weights=self._weights, device=self.device)
+
+    # -- out of sample --------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
+        """f(x; theta_x) or g(y; theta_y), (n, bits); their signs are the codes."""
+        target = devices.resolve(self.device)
+        network = self.networks_[modality].to(target)
+        if isinstance(network, hashing.PixelNetwork):
+            network.reduced = devices.precision(self.precision, target) == "bfloat16"
+        with devices.current(target):
+            return outputs_of(network, values, self.bits, target)
+
+    def _state(self) -> Arrays:
+        return {
+            f"{name}.{key}": array
+            for name, network in self.networks_.items()
+            for key, array in hashing.to_arrays(network).items()
+        }
+
+    def _restore(self, arrays: Arrays) -> None:
+        self.networks_ = {}
+        for name, view in self.views_.items():
+            own = {key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")}
+            backbone = networks.architecture(self.network) if isinstance(view, PixelView) else None
+            self.networks_[name] = hashing.from_arrays(own, backbone)
