@@ -37,4 +37,4 @@ for name, settings in METHODS.items():
     print(f"{name:8} {cells[0]:>14} {cells[1]:>14}   {paper}")
 print(f"{'chance':8} {report.chance:6.3f} {report.chance:14.3f}")
 if not own:
-    print("200 toy items are too few for a deep method to show what it can do: docs/results.md has real data.")
+    print("200 toy items are too few for a deep method to show what it can do: docs/measurements/results.md has real data.")
