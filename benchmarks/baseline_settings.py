@@ -1,7 +1,7 @@
 """Settings of STMH, and when CRH draws new pairs, compared on validation items: no query of the split is looked at.
 
-    python benchmarks/baseline_settings.py ../shared/data/coco12k --queries 2000 --train-size 5000
-    python benchmarks/baseline_settings.py ../shared/data/wiki/wikiData.mat
+    python benchmarks/baseline_settings.py coco12k --queries 2000 --train-size 5000
+    python benchmarks/baseline_settings.py wiki/wikiData.mat
     python benchmarks/baseline_settings.py openmoji --queries 300
     python benchmarks/baseline_settings.py --verdict          # from the files of the above: what they say together
 

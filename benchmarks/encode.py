@@ -1,8 +1,8 @@
 """Encoding photos on a CPU: ways to run EfficientNet-Lite0, what they cost, and what they do to codes.
 
-    python benchmarks/encode.py ../shared/data/coco12k coco.model                # some 5 minutes on 2 quiet cores
-    python benchmarks/encode.py ../shared/data/coco12k coco.model --count 12000  # MAP on all of them, half an hour
-    python benchmarks/encode.py ../shared/data/coco12k coco.model --count 256
+    python benchmarks/encode.py coco12k coco.model                # some 5 minutes on 2 quiet cores
+    python benchmarks/encode.py coco12k coco.model --count 12000  # MAP on all of them, half an hour
+    python benchmarks/encode.py coco12k coco.model --count 256
 
 The model is one that `dcmh train` wrote, on features of efficientnet-lite0. All ways take turns on every batch of 32 photos,
 so that a disturbance hits them all; its best batch counts for each. Codes and MAP come from the same features: MAP is that of

@@ -1,8 +1,8 @@
 """Search as a person meets it: words, other words, other languages and sentences, on photos with and without captions.
 
-    python benchmarks/queries.py /path/to/coco12k                               # trains a model first
-    python benchmarks/queries.py /path/to/coco12k --model coco12k.model         # or takes one that dcmh train wrote
-    python benchmarks/queries.py /path/to/coco12k --starter                     # the starter model of the package
+    python benchmarks/queries.py coco12k                               # trains a model first
+    python benchmarks/queries.py coco12k --model coco12k.model         # or takes one that dcmh train wrote
+    python benchmarks/queries.py coco12k --starter                     # the starter model of the package
 
 The data is a folder of photos with one caption each and with labels (12,000 photos of MS-COCO in our case). Labels are never
 indexed: they say which hits are relevant. Every number comes from SearchIndex.search, the way users search. Prints Markdown.

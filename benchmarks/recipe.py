@@ -1,6 +1,6 @@
 """What each part of the stable recipe buys, measured on validation items: no query of the split is looked at.
 
-    python benchmarks/recipe.py ../shared/data/coco12k --queries 2000 --train-size 5000 [--bits 64] [--seeds 3] [--only default …]
+    python benchmarks/recipe.py coco12k --queries 2000 --train-size 5000 [--bits 64] [--seeds 3] [--only default …]
 
 Of the database items that are not trained on, three in ten are validation queries; all other database items, those that are
 trained on among them, are searched, as in the protocol.
