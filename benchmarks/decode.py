@@ -1,4 +1,4 @@
-"""Pictures a second from files to pixels, in threads and in processes: what `dcmh.inputs.decoding` chooses between.
+"""Pictures per second from files to pixels, in threads and in processes: the options of `dcmh.inputs.decoding`.
 
 python benchmarks/decode.py coco12k
 """

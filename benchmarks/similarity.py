@@ -1,4 +1,4 @@
-"""What the codes find when they learn from labels, from words, from both, or from the pairing alone.
+"""What codes find after learning from labels, from words, from both, or from the pairing alone.
 
     python benchmarks/similarity.py openmoji --queries 300
     python benchmarks/similarity.py coco12k --queries 2000 --train-size 5000 --similarity labels labels+tags
