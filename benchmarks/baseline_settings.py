@@ -5,12 +5,12 @@
     python benchmarks/baseline_settings.py openmoji --queries 300
     python benchmarks/baseline_settings.py --verdict          # combines the files that these wrote
 
-If some database items are not trained on, validation queries are drawn from them, as in recipe.py. If all of
-the database is trained on, a fifth of it is held out as queries, and the others are trained on and searched.
-The score is MAP, averaged over directions, code lengths and seeds. Gains are relative to the method's first row, the default
-when this was written, per seed; +- is the standard error over seeds. Eighteen settings are tried, so one is clearly
-better only if it gains more than three times that, on every data set or on average. Prints Markdown and writes JSON to --out; --verdict writes
-one page for all.
+If some database items are not trained on, validation queries are drawn from them, as in recipe.py. If all of the database
+is trained on, a fifth of it is held out as queries, and the others are trained on and searched. The score is MAP, averaged
+over directions, code lengths and seeds. Gains are relative to the method's first row, the default when this was written,
+per seed; +- is the standard error over seeds. Eighteen settings are tried, so one is clearly better only if it gains more
+than three times that, on every data set or on average. Prints Markdown and writes JSON to --out; --verdict writes one page
+for all.
 """
 
 from __future__ import annotations
