@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from dcmh import load_dataset
 from toy_photos import write_photos
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +62,16 @@ def test_python_code_of_the_tutorial(tmp_path, monkeypatch):
     report = names["report"]
     assert report["image_to_text"].map["stable"] > report.chance
     assert (tmp_path / "model" / "model.json").exists()
+
+
+def test_practice_pictures_of_the_tutorial(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = [block for block in blocks(TUTORIAL, "python") if "openmoji" in block and "captions.csv" in block]
+    exec(code, {})
+    shutil.move("captions.csv", "photos")
+    assert len(load_dataset("photos")) == 1914
+    for name in re.findall(r"\S+-\d+\.png", TUTORIAL.read_text(encoding="utf-8")):  # the hits that the page shows
+        assert (tmp_path / "photos" / Path(name).name).exists(), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
