@@ -27,6 +27,12 @@ def commands(block: str) -> list[list[str]]:
     return [shlex.split(line[2:], comments=True) for line in block.splitlines() if line.startswith("$ ")]
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    titles = re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_commands_for_your_own_photos(cli, tmp_path):
     write_photos(tmp_path / "photos", 120)
     Image.open(tmp_path / "photos" / "000.png").convert("RGB").save(tmp_path / "sunset.jpg")
@@ -76,8 +82,10 @@ def test_practice_pictures_of_the_tutorial(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert link.startswith("https://") or (page.parent / link).exists(), link
+    for link, anchor in re.findall(r"\]\(([^)#]+)(#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        target = page.parent / link
+        assert link.startswith("https://") or target.exists(), link
+        assert not anchor or anchor[1:] in headings(target), f"{link}{anchor}"
 
 
 def test_the_index_names_every_page():
