@@ -1,9 +1,9 @@
 """MAP of DCMH's defaults beside ridge regression and chance, on one data set, in one run.
 
-    python benchmarks/accuracy.py ../shared/data/coco12k --queries 2000 --train-size 5000 --bits 64 32 16
-    python benchmarks/accuracy.py ../shared/data/coco12k --queries 2000 --train-size 5000 --sensitivity
+    python benchmarks/accuracy.py coco12k --queries 2000 --train-size 5000 --bits 64 32 16
+    python benchmarks/accuracy.py coco12k --queries 2000 --train-size 5000 --sensitivity
     python benchmarks/accuracy.py openmoji --queries 300
-    python benchmarks/accuracy.py ../shared/data/wiki/wikiData.mat
+    python benchmarks/accuracy.py wiki/wikiData.mat
 
 Prints a Markdown table and, with --out FILE, writes the same as JSON. Ties are stable, as in the paper.
 """

@@ -1,16 +1,16 @@
-"""Settings of STMH, and when CRH draws new pairs, compared on validation items: no query of the split is looked at.
+"""Settings of STMH, and when CRH draws new pairs, compared on validation items, without using any query of the split.
 
-    python benchmarks/baseline_settings.py ../shared/data/coco12k --queries 2000 --train-size 5000
-    python benchmarks/baseline_settings.py ../shared/data/wiki/wikiData.mat
+    python benchmarks/baseline_settings.py coco12k --queries 2000 --train-size 5000
+    python benchmarks/baseline_settings.py wiki/wikiData.mat
     python benchmarks/baseline_settings.py openmoji --queries 300
-    python benchmarks/baseline_settings.py --verdict          # from the files of the above: what they say together
+    python benchmarks/baseline_settings.py --verdict          # combines the files that these wrote
 
-Where database items are left that are not trained on, validation queries are drawn from them, as in recipe.py. Where all of
-the database is trained on, a fifth of it is held out as queries, and the others are trained on and searched.
-A score is MAP, the mean over directions, code lengths and seeds. A gain is over the method's first row, the default when this was
-written, seed by seed; +- is its standard error over seeds. Eighteen settings are tried, so one is clearly better only if it gains
-more than three times that, on every data set or on the mean of them. Prints Markdown and writes JSON to --out; --verdict writes
-one page of all.
+If some database items are not trained on, validation queries are drawn from them, as in recipe.py. If all of the database
+is trained on, a fifth of it is held out as queries, and the others are trained on and searched. The score is MAP, averaged
+over directions, code lengths and seeds. Gains are relative to the method's first row, the default when this was written,
+per seed; +- is the standard error over seeds. Eighteen settings are tried, so one is clearly better only if it gains more
+than three times that, on every data set or on average. Prints Markdown and writes JSON to --out; --verdict writes one page
+for all.
 """
 
 from __future__ import annotations

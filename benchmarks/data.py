@@ -3,8 +3,8 @@
     python benchmarks/data.py                  # full size: about 700 MB of files in a temporary folder
     python benchmarks/data.py --share 0.1      # a tenth of the rows
 
-Files are made at random in the layout of NUS-WIDE's release: 269,648 photos, 81 files of labels, 1,000 tags per photo, 500
-visual words. Each measurement is a process of its own; memory is the most it ever held (ru_maxrss). Prints Markdown and
+Random files are written in the layout of NUS-WIDE's release: 269,648 photos, 81 files of labels, 1,000 tags per photo, 500
+visual words. Each measurement runs in its own process; memory is its peak (ru_maxrss). Prints Markdown and
 writes results/data.md beside this file (--out for another folder).
 """
 

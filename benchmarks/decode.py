@@ -1,6 +1,6 @@
-"""Pictures a second from files to pixels, in threads and in processes: what `dcmh.inputs.decoding` chooses between.
+"""Pictures per second from files to pixels, in threads and in processes: the options of `dcmh.inputs.decoding`.
 
-python benchmarks/decode.py ../shared/data/coco12k
+python benchmarks/decode.py coco12k
 """
 
 from __future__ import annotations

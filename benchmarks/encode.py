@@ -1,12 +1,12 @@
-"""Encoding photos on a CPU: ways to run EfficientNet-Lite0, what they cost, and what they do to codes.
+"""Encoding photos on a CPU: variants of running EfficientNet-Lite0, their cost, and their effect on codes.
 
-    python benchmarks/encode.py ../shared/data/coco12k coco.model                # some 5 minutes on 2 quiet cores
-    python benchmarks/encode.py ../shared/data/coco12k coco.model --count 12000  # MAP on all of them, half an hour
-    python benchmarks/encode.py ../shared/data/coco12k coco.model --count 256
+    python benchmarks/encode.py coco12k coco.model                # about 5 minutes on 2 quiet cores
+    python benchmarks/encode.py coco12k coco.model --count 12000  # MAP on all of them, half an hour
+    python benchmarks/encode.py coco12k coco.model --count 256
 
-The model is one that `dcmh train` wrote, on features of efficientnet-lite0. All ways take turns on every batch of 32 photos,
-so that a disturbance hits them all; its best batch counts for each. Codes and MAP come from the same features: MAP is that of
-the photos used here, a fifth of them queries. ONNX Runtime and OpenVINO take part where they are installed.
+The model is one that `dcmh train` wrote, on features of efficientnet-lite0. All variants take turns on every batch of 32 photos,
+so that a disturbance affects them all; the best batch of each counts. Codes and MAP come from the same features: MAP is that of
+the photos used here, a fifth of them queries. ONNX Runtime and OpenVINO are included if installed.
 Prints Markdown and writes results/encode.json and results/encode.md beside this file (--out for another folder).
 """
 

@@ -1,10 +1,10 @@
-"""The three back ends side by side in one run, each on a real server of this machine: loading, searching, recall.
+"""The three back ends side by side in one run, on real servers on this machine: loading, searching, recall.
 
     python benchmarks/engines.py             # a million codes of 64 bits, about 5 minutes, both cores
     python benchmarks/engines.py --quick     # 50,000 codes, a minute
 
 Every exact answer is compared with brute force. The servers come from the development extras, listen on loopback only
-and go with the run. Prints Markdown and writes results/engines.json and results/engines.md (--out for another folder).
+and stop with the run. Prints Markdown and writes results/engines.json and results/engines.md (--out for another folder).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Milliseconds to gather a batch of 128 pictures, 19 MB, out of many in memory: what streaming to a GPU waits for.
+"""Milliseconds to gather a batch of 128 pictures, 19 MB, from many in memory, which streaming to a GPU waits for.
 
-python benchmarks/gather.py --threads 16        PyTorch's threads, as on a machine with as many cores
+python benchmarks/gather.py --threads 16        PyTorch's threads, as on a machine with that many cores
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Speed of `dcmh index` and `dcmh search` on real photos and at a million items.
 
-    python benchmarks/indexing.py /path/to/coco12k               # a few minutes
-    python benchmarks/indexing.py /path/to/coco12k --count 256 --items 100000
+    python benchmarks/indexing.py coco12k               # a few minutes
+    python benchmarks/indexing.py coco12k --count 256 --items 100000
 
-Indexing and the bare image network take turns on the same photos, so that a disturbance hits both. Prints Markdown and
+Indexing and the bare image network take turns on the same photos, so that a disturbance affects both. Prints Markdown and
 writes results/indexing.json and results/indexing.md beside this file (--out for another folder).
 """
 

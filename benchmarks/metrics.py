@@ -2,7 +2,7 @@
 
     python benchmarks/metrics.py [--queries 2000] [--database 100000] [--bits 64] [--labels 128] [--json]
 
-The first call is timed apart: it compiles the kernels, into a new empty cache.
+The first call is timed separately: it compiles the kernels, into a new empty cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Text to text on MIRFLICKR-25K: the text network alone, on the benchmark's real tags and labels, with the paper's split.
 
-    python benchmarks/mirflickr_text.py ../shared/data/mirflickr25k
-    python benchmarks/mirflickr_text.py ../shared/data/mirflickr25k --bits 64 --recipes paper --device cuda
+    python benchmarks/mirflickr_text.py mirflickr25k
+    python benchmarks/mirflickr_text.py mirflickr25k --bits 64 --recipes paper --device cuda
 
 The data are the public YAll and LAll: 20,015 points, 1,386 words, 24 labels; 2,000 queries, 18,015 in the database, 5,000 of
 them for training. There are no pictures. The objective needs two modalities, so the same bag of words is given twice, to two

@@ -1,8 +1,8 @@
 """More than two modalities, items that lack one, and joint codes, on coco12k.
 
-    python benchmarks/modalities.py ../shared/data/coco12k --out benchmarks/results/modalities.json [--seeds 0 1 2]
+    python benchmarks/modalities.py coco12k --out benchmarks/results/modalities.json [--seeds 0 1 2]
 
-    python benchmarks/modalities.py ../shared/data/coco12k --table coco3/pairs.jsonl      only writes the data of `three`
+    python benchmarks/modalities.py coco12k --table coco3/pairs.jsonl      only writes the data of `three`
 
 Writes the JSON after each training, skips what it already has, and writes the tables beside it as Markdown.
 

@@ -1,15 +1,15 @@
-"""Learning from pixels, from the pictures' decoding to the last MAP, in one piece: how long it takes and what it reaches.
+"""Learning from pixels end to end, from decoding the pictures to the last MAP: time and accuracy.
 
-    python benchmarks/pixels.py ../shared/data/coco12k --network efficientnet-lite0            fine-tuned, the default recipe
-    python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --recipe paper --precision bfloat16 float32
+    python benchmarks/pixels.py coco12k --network efficientnet-lite0            fine-tuned, the default recipe
+    python benchmarks/pixels.py coco12k --network cnn-f --recipe paper --precision bfloat16 float32
 
-Meant for a GPU. Two parts are timed: decoding and training; encoding of queries and database and evaluation. Ties are stable.
+Meant for a GPU. Two parts are timed: decoding and training; encoding queries and database, and evaluation. Ties are stable.
 
-CNN-F without --weights starts at random, from where the paper's recipe learns next to nothing. Where ImageNet's weights
-are not to be had, the stable recipe can make some from the training pictures, for a run that tells precisions apart:
+CNN-F without --weights starts from random weights, from which the paper's recipe learns next to nothing. If the ImageNet weights
+are not available, the stable recipe can train some on the training pictures, enough to compare numerical precisions:
 
-    python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --backbone 1 --keep start.mat
-    python benchmarks/pixels.py ../shared/data/coco12k --network cnn-f --weights start.mat --recipe paper \\
+    python benchmarks/pixels.py coco12k --network cnn-f --backbone 1 --keep start.mat
+    python benchmarks/pixels.py coco12k --network cnn-f --weights start.mat --recipe paper \\
         --precision bfloat16 float32
 """
 

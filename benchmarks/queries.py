@@ -1,11 +1,11 @@
-"""Search as a person meets it: words, other words, other languages and sentences, on photos with and without captions.
+"""Search quality as users see it: words, other words, other languages and sentences, on photos with and without captions.
 
-    python benchmarks/queries.py /path/to/coco12k                               # trains a model first
-    python benchmarks/queries.py /path/to/coco12k --model coco12k.model         # or takes one that dcmh train wrote
-    python benchmarks/queries.py /path/to/coco12k --starter                     # the starter model of the package
+    python benchmarks/queries.py coco12k                               # trains a model first
+    python benchmarks/queries.py coco12k --model coco12k.model         # or uses one that dcmh train wrote
+    python benchmarks/queries.py coco12k --starter                     # the starter model of the package
 
-The data is a folder of photos with one caption each and with labels (12,000 photos of MS-COCO in our case). Labels are never
-indexed: they say which hits are relevant. Every number comes from SearchIndex.search, the way users search. Prints Markdown.
+The data is a folder of photos with one caption each and with labels (coco12k in docs/data.md). Labels are never
+indexed: they determine which hits are relevant. Every number comes from SearchIndex.search. Prints Markdown.
 
 P@10 is the share of the first ten hits that carry the label a word stands for, over labels with ten photos or more; R@10 the
 share of captions that find their own photo among the first ten. A query of the last table has an answer if five of the first

@@ -1,9 +1,9 @@
-"""What each part of the stable recipe buys, measured on validation items: no query of the split is looked at.
+"""What each part of the stable recipe contributes, measured on validation items, without using any query of the split.
 
-    python benchmarks/recipe.py ../shared/data/coco12k --queries 2000 --train-size 5000 [--bits 64] [--seeds 3] [--only default …]
+    python benchmarks/recipe.py coco12k --queries 2000 --train-size 5000 [--bits 64] [--seeds 3] [--only default …]
 
-Of the database items that are not trained on, three in ten are validation queries; all other database items, those that are
-trained on among them, are searched, as in the protocol.
+Three in ten of the database items that are not trained on are validation queries; all other database items, including those
+trained on, are searched, as in the protocol.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/search.py             # about 3 minutes, 4 GB
     python benchmarks/search.py --quick     # small sizes, half a minute
 
-Engines take turns, so that a disturbance hits all of them; each figure is the best of several turns. Prints Markdown
+Engines take turns, so that a disturbance affects all of them; each figure is the best of several turns. Prints Markdown
 and writes results/search.json and results/search.md beside this file (--out for another folder).
 """
 

@@ -1,4 +1,4 @@
-"""Speed and steadiness of `dcmh serve`, asked from a second process.
+"""Speed and robustness of `dcmh serve`, queried from a second process.
 
     python benchmarks/service.py                         # all parts, about five minutes
     python benchmarks/service.py --only load --seconds 5

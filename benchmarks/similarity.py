@@ -1,7 +1,7 @@
-"""What the codes find when they learn from labels, from words, from both, or from the pairing alone.
+"""What codes find after learning from labels, from words, from both, or from the pairing alone.
 
     python benchmarks/similarity.py openmoji --queries 300
-    python benchmarks/similarity.py ../shared/data/coco12k --queries 2000 --train-size 5000 --similarity labels labels+tags
+    python benchmarks/similarity.py coco12k --queries 2000 --train-size 5000 --similarity labels labels+tags
 
 MAP by labels says whether the hits are of the same kind. Words: the share of the first ten hits whose text has a word of the
 query's text, for queries that have such items. Finding one's own item (the queries' own items join the database;

@@ -1,9 +1,9 @@
-"""Make the starter model of the package from captioned photos, and measure it on photos that it did not learn from.
+"""Make the starter model of the package from captioned photos, and measure it on photos that it was not trained on.
 
-    python benchmarks/starter.py /path/to/coco12k                    # measure: learn from 10,000 items, test on 2,000
-    python benchmarks/starter.py /path/to/coco12k --write            # then learn from all of them, and write the package's files
+    python benchmarks/starter.py coco12k                    # measure: learn from 10,000 items, test on 2,000
+    python benchmarks/starter.py coco12k --write            # then learn from all of them, and write the package's files
 
-The data is a folder with photos, one caption each and labels: 12,000 photos of MS-COCO's train2017 in our case.
+The data is a folder with photos, one caption each and labels: coco12k in docs/data.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time and memory of an outer iteration of DCMH, and its parts, against the two floors that the hardware sets.
+"""Time and memory of an outer iteration of DCMH and its parts, compared with two lower bounds set by the hardware.
 
     python benchmarks/train.py --network cnn-f --points 5000 10000 50000 200000      the paper's networks, on pixels
     python benchmarks/train.py --network frozen --points 5000                        the default, on cached features

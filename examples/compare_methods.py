@@ -3,7 +3,7 @@
     python examples/compare_methods.py            the toy pictures that come with the package
     python examples/compare_methods.py photos/    a folder of your own
 
-`dcmh bench` does this at full size and keeps the results (docs/bench.md).
+`dcmh bench` does this at full scale and stores the results (docs/bench.md).
 """
 
 import sys
@@ -15,7 +15,7 @@ import dcmh
 
 BITS, SEEDS, DIRECTIONS = 32, (0, 1, 2), ("image_to_text", "text_to_image")
 own = len(sys.argv) > 1
-# Settings other than the defaults. CCA wants a large ridge where there are more features than items.
+# Settings other than the defaults. CCA needs a large ridge when there are more features than items.
 METHODS = {"ridge": {}, "cca": {"ridge": 100}, "scm": {}, "dcmh": {} if own else {"hidden": 512, "epochs": 60}}
 
 data = dcmh.load_dataset(sys.argv[1] if own else "toy")
@@ -37,4 +37,4 @@ for name, settings in METHODS.items():
     print(f"{name:8} {cells[0]:>14} {cells[1]:>14}   {paper}")
 print(f"{'chance':8} {report.chance:6.3f} {report.chance:14.3f}")
 if not own:
-    print("200 toy items are too few for a deep method to show what it can do: docs/results.md has real data.")
+    print("200 toy items are too few to show what a deep method can do: docs/measurements/results.md has real data.")

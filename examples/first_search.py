@@ -1,9 +1,9 @@
 """From pairs to search: learn codes from pictures with words, measure them, and search both ways.
 
     python examples/first_search.py            the toy pictures that come with the package
-    python examples/first_search.py photos/    a folder of your own (docs/data.md says how it looks)
+    python examples/first_search.py photos/    a folder of your own (docs/data.md describes the format)
 
-The toy texts hold words without meaning (rexo, lavum), as noise.
+The toy texts contain meaningless words (rexo, lavum) as noise.
 """
 
 import sys
@@ -15,10 +15,10 @@ own = len(sys.argv) > 1
 data = dcmh.load_dataset(sys.argv[1] if own else "toy")
 if data.labels is None:
     data = data.with_labels_from_text()
-split = data.split(queries=min(len(data) // 5, 1000), seed=0)  # queries are in neither database nor training set
-print(f"{len(split.train):,} items to learn from, {len(split.query):,} others as queries.", *data.notes)
+split = data.split(queries=min(len(data) // 5, 1000), seed=0)  # queries are neither searched nor trained on
+print(f"{len(split.train):,} items to train on, {len(split.query):,} others as queries.", *data.notes)
 
-# The defaults suit thousands of photos. On the CPU the toy's answers are the same everywhere.
+# The defaults suit thousands of photos. On the CPU the toy results are the same on every machine.
 quick = {} if own else {"hidden": 512, "epochs": 60, "device": "cpu"}
 model = dcmh.DCMH(bits=64, seed=0, **quick).fit(split.train)
 
@@ -31,7 +31,7 @@ about = ", ".join(name for name, has in zip(query.label_names, query.labels[0], 
 print(f"\nA query that the model has not seen, about: {about}")
 
 with (
-    tempfile.TemporaryDirectory() as folder,  # in a folder of your own, dcmh.SearchIndex.open finds it again
+    tempfile.TemporaryDirectory() as folder,  # to keep the index, use a folder of your own and dcmh.SearchIndex.open
     dcmh.SearchIndex.build(model, split.database, f"{folder}/first.dcmh", report=report, split=split) as index,
 ):
     by_words = index.search(text=query.text.values[0], k=4)

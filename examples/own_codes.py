@@ -2,7 +2,7 @@
 
     python examples/own_codes.py
 
-The codes here are signs of random projections of made-up embeddings; any bits will do.
+The codes here are signs of random projections of synthetic embeddings; any binary codes will do.
 """
 
 import tempfile
@@ -18,15 +18,15 @@ projections = generator.standard_normal((96, BITS), np.float32)
 
 
 def encode(vectors):
-    """Packed codes, shape (n, BITS / 8): near vectors get codes that differ in few bits."""
+    """Packed codes, shape (n, BITS / 8): similar vectors get codes that differ in few bits."""
     return dcmh.codes.pack(dcmh.codes.sign(vectors @ projections))
 
 
 index = dcmh.HammingIndex(bits=BITS)
-index.add(np.arange(ITEMS), encode(embeddings))  # ids are yours: any whole numbers, each once
+index.add(np.arange(ITEMS), encode(embeddings))  # ids are up to you: any whole numbers, each once
 print(f"{len(index):,} codes take {ITEMS * BITS / 8e6:.1f} MB, the embeddings {embeddings.nbytes / 1e6:.1f} MB")
 
-# Queries: the first items, seen through noise. The original should come first.
+# Queries: the first items with noise added. The original should come first.
 noise = generator.standard_normal((QUERIES, 96), np.float32)
 queries = encode(embeddings[:QUERIES] + 0.7 * noise)
 results = index.search(queries, k=3)
@@ -35,7 +35,7 @@ print(f"{np.mean(first == np.arange(QUERIES)):.1%} of {QUERIES} noisy queries fi
 print(f"hits of query 7, as (id, distance): {list(results[7])}")
 
 near = index.within(queries, radius=30)
-print(f"within 30 of {BITS} bits there are {near.counts.mean():.2f} items a query, {near.counts.max()} at most")
+print(f"within 30 of {BITS} bits: {near.counts.mean():.2f} items per query on average, at most {near.counts.max()}")
 
 even = index.search(queries[7:8], k=2, allowed=np.arange(0, ITEMS, 2))
 print(f"query 7 among even ids only: {list(even[0])}")
@@ -45,6 +45,6 @@ print(f"query 7 after item 7 was removed: {list(index.search(queries[7:8], k=2)[
 
 with tempfile.TemporaryDirectory() as folder:
     index.save(f"{folder}/codes")
-    opened = dcmh.HammingIndex.load(f"{folder}/codes")  # memory-mapped: ready at once, shared by processes
+    opened = dcmh.HammingIndex.load(f"{folder}/codes")  # memory-mapped: opens at once, shared between processes
     same = np.array_equal(opened.search(queries, k=3).ids, index.search(queries, k=3).ids)
-    print(f"saved and opened again: {opened}, {'the same' if same else 'other'} answers")
+    print(f"saved and opened again: {opened}, {'the same' if same else 'different'} answers")

@@ -1,8 +1,8 @@
-"""A method of one's own is one class: label means (Rocchio, 1971), then random projections (Charikar, STOC 2002).
+"""A method of your own is one class: label means (Rocchio, 1971), then random projections (Charikar, STOC 2002).
 
     python examples/own_method.py
 
-Each modality is compared with the mean of every label; nearness to these means, mixed at random, makes the bits.
+Each modality is compared with the mean of every label; random combinations of these similarities give the bits.
 """
 
 import tempfile
@@ -16,11 +16,11 @@ from dcmh.methods.folder import read_record
 
 
 class LabelMeans(Hasher):
-    """The base class gives fit, encode, save and load; it also makes features of pictures and bags of words."""
+    """The base class provides fit, encode, save and load, features of pictures, and bags of words."""
 
     def __init__(self, bits=64, *, seed=0, shrink=1.0):
         super().__init__(bits, seed=seed)
-        self.shrink = shrink  # constructors only store; what is learned ends in an underscore
+        self.shrink = shrink  # constructors only store; learned attributes end in an underscore
 
     def _fit(self, inputs, labels, observed):  # inputs: {modality: (n, width)}; labels: (n, labels), 0 and 1
         mix = np.random.default_rng(self.seed).standard_normal((labels.shape[1], self.bits))
@@ -33,7 +33,7 @@ class LabelMeans(Hasher):
     def _outputs(self, modality, values):  # (n, width) -> (n, bits), whose signs are the codes
         return (values - self.learned_[f"{modality}.centre"]) @ self.learned_[f"{modality}.weights"]
 
-    def _state(self):  # the arrays that `save` keeps
+    def _state(self):  # the arrays that `save` writes
         return self.learned_
 
     def _restore(self, state):
@@ -52,6 +52,6 @@ if __name__ == "__main__":
         model.save(kept)
         again = LabelMeans.from_folder(kept, read_record(kept))  # dcmh.load(kept), once the method is installed
     same = np.array_equal(again.encode(text=split.query.text), model.encode(text=split.query.text))
-    print(f"Saved and read again: {'the same' if same else 'other'} codes.\n")
-    print("For `dcmh train --method own-method`, `dcmh bench` and dcmh.load, name it in your package's pyproject.toml:")
+    print(f"Saved and read again: {'the same' if same else 'different'} codes.\n")
+    print("For `dcmh train --method own-method`, `dcmh bench` and dcmh.load, add to your package's pyproject.toml:")
     print('  [project.entry-points."dcmh.methods"]\n  own-method = "own_method:LabelMeans"')

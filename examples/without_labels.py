@@ -1,9 +1,9 @@
-"""Learning without labels: from the words that items share, or only from which words belong to which picture.
+"""Training without labels: from the words that items share, or only from which text belongs to which picture.
 
     python examples/without_labels.py
 
-What makes two training items similar is a setting (docs/modalities.md lists all). Where the queries have no labels either,
-dcmh.evaluate(model, split, relevance="pairing") asks whether each one finds its own item in the other modality.
+What makes two training items similar is a setting (docs/modalities.md lists all values). If the queries have no labels either,
+dcmh.evaluate(model, split, relevance="pairing") measures whether each one finds its own item in the other modality.
 """
 
 import dcmh
@@ -17,9 +17,7 @@ SIMILARITIES = {
 split = dcmh.load_dataset("toy").split(queries=40, seed=0)
 unlabelled = dcmh.Dataset(split.train.columns, ids=split.train.ids)  # the same pictures and words, no labels
 
-print(
-    f"{len(unlabelled)} training items; MAP of {len(split.query)} held-out queries, whose labels say what is relevant\n"
-)
+print(f"{len(unlabelled)} training items; MAP of {len(split.query)} held-out queries, relevance by their labels\n")
 print(f"{'similarity':12} {'image → text':>12} {'text → image':>12}   two items are similar if")
 for similarity, meaning in SIMILARITIES.items():
     train = split.train if similarity == "labels" else unlabelled

@@ -1,4 +1,4 @@
-"""The scripts in examples/ run as they are, in an empty folder, without a warning, and what they print is sensible."""
+"""The scripts in examples/ run as they are, in an empty folder, without a warning, and their output is sensible."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SRC = Path(dcmh.__file__).parents[1]
 
 @pytest.fixture
 def run(tmp_path):
-    """Run Python in an empty folder, which stays empty; what it printed. Warnings are errors there too."""
+    """Runs Python in an empty folder, which must stay empty, and returns the output. Warnings are errors."""
     empty = tmp_path / "empty"
     empty.mkdir()
 
-    def answer(*arguments: object, path: Path | None = None) -> str:
-        places = [str(place) for place in (SRC, path) if place]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(places)}
-        done = subprocess.run(
+    def execute(*arguments: object, path: Path | None = None) -> str:
+        folders = [str(folder) for folder in (SRC, path) if folder]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(folders)}
+        process = subprocess.run(
             [sys.executable, "-W", "error", *map(str, arguments)],
             cwd=empty,
             env=environment,
@@ -35,55 +35,55 @@ def run(tmp_path):
             encoding="utf-8",
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
+        assert process.returncode == 0, process.stderr
+        assert process.stderr == ""
         assert not list(empty.iterdir())
-        return done.stdout
+        return process.stdout
 
-    return answer
+    return execute
 
 
 def numbers(line: str) -> list[float]:
     return [float(number) for number in re.findall(r"\d+\.\d+", line)]
 
 
-def row(said: str, name: str) -> list[float]:
+def row(output: str, name: str) -> list[float]:
     """The numbers of a table's row."""
-    (line,) = re.findall(rf"^{name} .*", said, re.MULTILINE)
+    (line,) = re.findall(rf"^{name} .*", output, re.MULTILINE)
     return numbers(line)
 
 
-def beats_chance(said: str) -> None:
+def beats_chance(output: str) -> None:
     """Lines such as MAP image to text: 0.8 (by chance 0.1)."""
-    lines = re.findall(r"^MAP \w+ to \w+: .*", said, re.MULTILINE)
+    lines = re.findall(r"^MAP \w+ to \w+: .*", output, re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
-        found, chance = numbers(line)
-        assert found > 2.5 * chance, line
+        measured, chance = numbers(line)
+        assert measured > 2.5 * chance, line
 
 
 def test_first_search(run):
-    said = run(EXAMPLES / "first_search.py")
-    beats_chance(said)
-    (about,) = re.findall(r"about: (.*)", said)
-    by_words, by_picture = said.split("precision of such hits\n")[1:]
+    output = run(EXAMPLES / "first_search.py")
+    beats_chance(output)
+    (about,) = re.findall(r"about: (.*)", output)
+    by_words, by_picture = output.split("precision of such hits\n")[1:]
     for hits in (by_words, by_picture):
         assert len(re.findall(r"^  \d\.\d\d  ", hits, re.MULTILINE)) == 4
         assert set(about.split(", ")) & set(re.findall(r"\w+", hits.splitlines()[0]))
 
 
 def test_compare_methods(run):
-    said = run(EXAMPLES / "compare_methods.py")
-    chance = row(said, "chance")[0]
+    output = run(EXAMPLES / "compare_methods.py")
+    chance = row(output, "chance")[0]
     for method, times in (("ridge", 3), ("cca", 1.5), ("scm", 3), ("dcmh", 3)):
-        forward, _, backward, _ = row(said, method)[:4]
+        forward, _, backward, _ = row(output, method)[:4]
         assert min(forward, backward) > times * chance, method
 
 
 def test_own_method(run):
-    said = run(EXAMPLES / "own_method.py")
-    beats_chance(said)
-    assert "Saved and read again: the same codes." in said
+    output = run(EXAMPLES / "own_method.py")
+    beats_chance(output)
+    assert "Saved and read again: the same codes." in output
 
 
 @pytest.mark.parametrize("name", ["own-method", "means"])
@@ -106,35 +106,35 @@ print(again.name, again.parameters, (again.encode(text=np.eye(8)) == model.encod
 
 
 def test_own_codes(run):
-    said = run(EXAMPLES / "own_codes.py")
-    assert float(re.findall(r"([\d.]+)% of 500", said)[0]) > 95
-    assert re.search(r"hits of query 7, .*: \[\(7, \d+\)", said)
-    assert re.search(r"even ids only: \[\(\d*[02468], \d+\), \(\d*[02468], \d+\)\]", said)
-    (after,) = re.findall(r"removed: (.*)", said)
+    output = run(EXAMPLES / "own_codes.py")
+    assert float(re.findall(r"([\d.]+)% of 500", output)[0]) > 95
+    assert re.search(r"hits of query 7, .*: \[\(7, \d+\)", output)
+    assert re.search(r"even ids only: \[\(\d*[02468], \d+\), \(\d*[02468], \d+\)\]", output)
+    (after,) = re.findall(r"removed: (.*)", output)
     assert "(" in after
     assert "(7," not in after
-    assert "count=49999), the same answers" in said
+    assert "count=49999), the same answers" in output
 
 
 def test_three_modalities(run):
-    said = run(EXAMPLES / "three_modalities.py")
-    chance = numbers(re.findall(r"by chance \d\.\d+", said)[0])[0]
-    for asked in ("image", "text", "sound"):
-        measured = row(said, asked)
+    output = run(EXAMPLES / "three_modalities.py")
+    chance = numbers(re.findall(r"by chance \d\.\d+", output)[0])[0]
+    for query in ("image", "text", "sound"):
+        measured = row(output, query)
         assert len(measured) == 3
-        assert min(measured) > 2 * chance, asked
-    by_words, by_sound = said.split("items:\n")[1:]
+        assert min(measured) > 2 * chance, query
+    by_words, by_sound = output.split("items:\n")[1:]
     assert sum("sea" in line for line in by_words.splitlines()[:4]) >= 2
-    assert re.search(r"sea.*known by image, sound", by_words)  # words find what has none
+    assert re.search(r"sea.*known by image, sound", by_words)  # words find items without words
     assert sum("sea" in line for line in by_sound.splitlines()) >= 3
 
 
 def test_without_labels(run):
-    said = run(EXAMPLES / "without_labels.py")
-    table = [row(said, name) for name in ("labels", "tags", "pairing", "chance")]
+    output = run(EXAMPLES / "without_labels.py")
+    table = [row(output, name) for name in ("labels", "tags", "pairing", "chance")]
     for column in zip(*table, strict=True):
         assert list(column) == sorted(column, reverse=True)
-        assert column[2] > 1.2 * column[3]  # the pairing alone says something
+        assert column[2] > 1.2 * column[3]  # even the pairing alone beats chance
 
 
 def test_each_is_short_has_a_test_and_says_what_it_shows():

@@ -43,7 +43,7 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Settings:
-    """Weights of the closed form, chosen on validation items (docs/search-quality.md)."""
+    """Weights of the closed form, chosen on validation items (docs/measurements/search-quality.md)."""
 
     labels: float = 0.45
     ridge: float = 4.7  # for each input
