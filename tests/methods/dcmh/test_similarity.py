@@ -122,7 +122,7 @@ def test_folders():
     photos = Dataset({"image": Images(["a/1.jpg", "a/2.jpg", "b/c/3.jpg", "4.jpg", "5.jpg"])})
     assert photos.with_labels_from_folders().label_names == [".", "a", "b/c"]
     assert photos.with_labels_from_folders().labels.tolist() == [[0, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 0, 0]]
-    with pytest.raises(DataError, match="do not lie in two folders"):
+    with pytest.raises(DataError, match="not in two or more folders"):
         Dataset({"image": Images(["a.jpg", "b.jpg"])}).with_labels_from_folders()
 
 
