@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json as json_lines
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -58,12 +57,11 @@ def serve(
     json
         Print where the server listens as one line of JSON.
     """
-    from dcmh.service import Settings, running
+    from dcmh.service import Settings, server
 
     if workers < 1:
         raise ParameterError(f"--workers must be at least 1, not {workers}.")
     with contextlib.ExitStack() as stack:
-        several = workers > 1
         settings = Settings(
             token_file=None if token_file is None else str(token_file.absolute()),
             preload=not lazy,
@@ -71,14 +69,13 @@ def serve(
             hosts=tuple(name.lower() for name in allow_host or ()),
             rate=rate,
             access_log=None if log == "none" else log,
-            shared=stack.enter_context(tempfile.TemporaryDirectory(prefix="dcmh-")) if several else None,
-            parent=os.getpid() if several else None,
+            parent=os.getpid() if workers > 1 else None,
         )
-        listener = stack.enter_context(running.listen(index, host, port))
-        ready = running.prepare(index, settings, workers)
+        listener = stack.enter_context(server.listen(index, host, port))
+        ready = server.prepare(index, settings, workers)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         _say(index, ready.items, address, json=json)
-        if not running.is_loopback(host):
+        if not server.is_loopback(host):
             console.say(f"Whoever can reach {host} can see every item. The server has no login; put one before it.")
         ready.run(listener)
     console.say("Stopped.")

@@ -43,11 +43,11 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Ask
     """The query, with known words offered for unknown ones, and its modality."""
     modality = modality or encoders.text
     if modality is None:
-        raise QueryError("The model of this index knows no words. Ask with a picture.")
+        raise QueryError("The model of this index knows no words.", hint="Ask with a picture.")
     if not isinstance(text, str):
         raise QueryError(f"The words to search for must be a text, not {type(text).__name__}.")
     if len(text) > LONGEST_QUERY:
-        raise QueryError(f"The query has {len(text):,} characters; at most {LONGEST_QUERY:,} are taken. Shorten it.")
+        raise QueryError(f"The query has {len(text):,} characters; the limit is {LONGEST_QUERY:,}.", hint="Shorten it.")
     words = encoders.words_of(modality)
     found = index_words(text)
     meaning = words.encoder or (encoders.fine.encoder if encoders.fine is not None else None)
@@ -111,7 +111,7 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
 def ask_code(encoders: Encoders, key: bytes, modality: str, indexed: Sequence[str]) -> Asked:
     """The query of a packed code, or of a `Query.key`, in a modality of the model, or of the index."""
     if modality not in (*encoders.modalities, *indexed):
-        raise ParameterError(f"The model has no {modality!r}. It has: {', '.join(encoders.modalities)}.")
+        raise ParameterError(f"The model has no {modality!r}.", hint=f"It has: {', '.join(encoders.modalities)}.")
     size = bytes_of(encoders.bits)
     width = 0 if encoders.fine is None else encoders.fine.dimensions
     if len(key) not in (size, size + width):
@@ -146,7 +146,7 @@ def _nearest(bag: BagOfWords, ignored: list[str]) -> dict[str, tuple[str, ...]]:
 
 def _unknown(text: str, words: TextEncoder, nearest: dict[str, tuple[str, ...]], vocabulary: Path) -> QueryError:
     if not text.strip():
-        return QueryError("The query is empty. Give some words, or a picture.")
+        return QueryError("The query is empty.", hint="Give some words, or a picture.")
     shown = text if len(text) <= 60 else f"{text[:59]}…"
     if words.encoder is not None:
         name = os.path.basename(words.encoder.name)

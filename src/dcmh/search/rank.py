@@ -355,7 +355,7 @@ def parts(codes: Codes, request: Request, in_: str | None, items: int) -> list[P
     asked = request.modality
     if in_ is not None:
         if in_ not in codes:
-            raise ParameterError(f"The index has no {in_!r} codes. It has: {', '.join(codes) or 'nothing'}.")
+            raise ParameterError(f"The index has no {in_!r} codes.", hint=f"It has: {', '.join(codes) or 'nothing'}.")
         return [(in_, None)]
     if not request.is_text:
         return [(name, None) for name in codes]
