@@ -164,17 +164,17 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys, monk
 
 def test_no_time_left_is_said_before_the_image_network_learns(capsys, monkeypatch):
     from dcmh.cli import console
-    from dcmh.cli.learning import shown
+    from dcmh.cli.learning import show_on
 
     clock = iter([0.0, 11.0, 22.0, 100.0, 180.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     with console.progress("dcmh") as bar:
-        show = shown(bar)
+        show = show_on(bar)
         for epoch, resting in ((1, True), (2, True), (3, False), (4, False)):
             show({"epoch": epoch, "epochs": 6, "resting": resting})
     assert [line.strip() for line in capsys.readouterr().err.splitlines()] == [
-        "dcmh: 1 of 6  (slower when the image network learns)",
-        "dcmh: 2 of 6  (slower when the image network learns)",
+        "dcmh: 1 of 6  (slower once the image network is trained)",
+        "dcmh: 2 of 6  (slower once the image network is trained)",
         "dcmh: 3 of 6",
         "dcmh: 4 of 6  0:02:40 left",  # by the pace of the second part alone
     ]

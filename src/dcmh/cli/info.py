@@ -1,4 +1,4 @@
-"""dcmh info: what a folder or file is, and how it was made."""
+"""dcmh info: show what a folder or file is, and how it was made."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dcmh.cli import console
+from dcmh.cli.learning import RUN, SKIPPED, STATE
 from dcmh.cli.options import Switch
-from dcmh.cli.workspace import STATE
 from dcmh.errors import DataError
 from dcmh.stores.address import is_address, parse
 
 
 def info(path: str, /, *, json: Switch = False) -> None:
-    """Say what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.
+    """Show what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.
 
     Parameters
     ----------
@@ -56,7 +56,6 @@ def _look(place: Path, named: str) -> tuple[str, dict[str, Any]]:
 
 
 def _model(place: Path) -> dict[str, Any]:
-    from dcmh.cli.learning import RUN, SKIPPED
     from dcmh.methods import folder
 
     record = folder.read_record(place)
@@ -90,11 +89,13 @@ def _checkpoint(state: Path) -> dict[str, Any]:
 
     try:
         with safe_open(state, framework="numpy") as file:
-            said = file.metadata() or {}
-        version, fingerprint, parameters = json_lines.loads(said["identity"])
-        history = json_lines.loads(said["record"])["history"]
+            metadata = file.metadata() or {}
+        version, fingerprint, parameters = json_lines.loads(metadata["identity"])
+        history = json_lines.loads(metadata["record"])["history"]
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise DataError(f"The checkpoint {state} is damaged ({error}). Delete it to start anew.") from error
+        raise DataError(
+            f"The checkpoint {state} is damaged ({error}).", hint="Delete it to start from the beginning."
+        ) from error
     found = {"done": len(history), "of": history[-1]["epochs"] if history else None, "parameters": parameters}
     return found | {
         "data": fingerprint,
@@ -161,10 +162,10 @@ def _collection(address: str) -> dict[str, Any]:
 
 
 def _state(update: str | None, *, current: bool) -> str:
-    """Whether dcmh index came to its end, and whether somebody else has changed the index since."""
+    """Whether dcmh index finished, and whether the index has been changed since."""
     from dcmh.stores.local.catalogue import FINISHED, UNFINISHED
 
-    if update == UNFINISHED or (update != FINISHED and not current):  # nothing is noted in an older index
+    if update == UNFINISHED or (update != FINISHED and not current):  # older indexes do not record it
         return "unfinished: run dcmh index again"
     return "ready" if current else "ready; changed since dcmh index ran, by dcmh serve or a program"
 
@@ -206,22 +207,22 @@ def _read(path: Path) -> Any:
     try:
         return json_lines.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}). Make it again, or copy the folder again.") from error
+        raise DataError(f"{path} is damaged ({error}).", hint="Make it again, or copy the folder again.") from error
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
-    return [(name, _said(value)) for name, value in record.items() if value not in (None, [], {})]
+    return [(name, _formatted(value)) for name, value in record.items() if value not in (None, [], {})]
 
 
-def _said(value: Any) -> object:
-    """A value on one line; what is nested as name value, name value."""
+def _formatted(value: Any) -> object:
+    """A value on one line; nested values as name value, name value."""
     if isinstance(value, dict):
         return ", ".join(
-            f"{name} {_said(part)}" if not isinstance(part, dict) else f"{name} ({_said(part)})"
+            f"{name} {_formatted(part)}" if not isinstance(part, dict) else f"{name} ({_formatted(part)})"
             for name, part in value.items()
         )
     if isinstance(value, list):
-        return "; ".join(str(_said(part)) for part in value)
+        return "; ".join(str(_formatted(part)) for part in value)
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

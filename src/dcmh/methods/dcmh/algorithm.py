@@ -347,7 +347,7 @@ class DCMH(Hasher):
         if self._checkpoint and distributed.rank() == 0 and (stopped or self._checkpoint.is_due):
             self._checkpoint.keep(run, self.history_)
         if stopped:
-            raise TrainingStopped(f"Stopped after iteration {run.epoch} of {epochs}. Go on with --resume.")
+            raise TrainingStopped(f"Stopped after iteration {run.epoch} of {epochs}.", hint="Continue with --resume.")
 
     def _record(self, run: Run, losses: list[Tensor], epochs: int, began: float) -> None:
         """Note the iteration; the MAP of held-out points now and then."""
