@@ -117,7 +117,7 @@ def test_a_split_that_the_data_came_with_is_used_unless_queries_are_asked_for(cl
     assert "from 35 of 40 items" in cli("train", "photos", "--queries", "5", *QUICK).err
     answer = cli("train", "photos", "--train-size", "5", *QUICK)
     assert answer.code == 1
-    assert "Give --queries beside --train-size" in answer.err
+    assert "Give --queries as well as --train-size" in answer.err
 
 
 def test_unreadable_pictures_are_skipped_and_listed(cli, photos, tmp_path):

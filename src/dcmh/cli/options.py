@@ -115,23 +115,21 @@ def read_config(file: Path) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
         raise ParameterError(f"Cannot read the settings {file}: {error.strerror}.", hint="Give a TOML file.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ParameterError(f"{file} is not TOML: {error}.", hint="Write lines such as bits = 64.") from error
-    parsed: list[Any] = []
 
     def take(
         *, data: DataOptions | None = None, method: MethodOptions | None = None, dcmh: DCMHOptions | None = None
-    ) -> None:
-        parsed.extend([data or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()])
+    ) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
+        return data or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
 
-    reader = App(
-        name="settings", default_command=take, print_error=False, exit_on_error=False, help_flags=(), version_flags=()
-    )
+    reader = App(default_command=take, print_error=False, exit_on_error=False, help_flags=(), version_flags=())
     try:
-        reader(_as_flags(record), result_action="return_value")
+        settings: tuple[DataOptions, MethodOptions, DCMHOptions] = reader(
+            _as_flags(record), result_action="return_value"
+        )
     except CycloptsError as error:
-        raise ParameterError(
-            f"{file}: {' '.join(str(error).split())}", hint="It takes the settings of dcmh train --help."
-        ) from error
-    return parsed[0], parsed[1], parsed[2]
+        message = " ".join(str(error).split())
+        raise ParameterError(f"{file}: {message}", hint="It takes the settings of dcmh train --help.") from error
+    return settings
 
 
 def merged(first: Options, second: Options) -> Options:
