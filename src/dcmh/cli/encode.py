@@ -130,11 +130,11 @@ def _encode(
     try:
         with _worker_processes(workers), console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
             shards.work(progress=bar.update)
-            found, failed = shards.finish(bar.update)
+            packed_rows, failed = shards.finish(bar.update)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Stopped. The codes so far are kept. Continue: {console.command()}") from None
-    rows = sorted(found)
-    joined = b"".join(found[row] for row in rows)
+    rows = sorted(packed_rows)
+    joined = b"".join(packed_rows[row] for row in rows)
     packed = np.frombuffer(joined, np.uint8).reshape(len(rows), codes.bytes_of(encoders.bits))
     return rows, packed, [(items.ids[row], failed[row]) for row in sorted(failed)]
 

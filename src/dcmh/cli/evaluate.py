@@ -61,9 +61,9 @@ def evaluate(
         hasher.device = where
     source = _source(model, data, text)
     whole, words = source.labelled()
-    found = readable(whole, _image_view(hasher), where)
-    say_skipped(found.skipped)
-    split, trained = _split(model, found.data, data)
+    loaded = readable(whole, _image_view(hasher), where)
+    say_skipped(loaded.skipped)
+    split, trained = _split(model, loaded.data, data)
     if words and not source.label_words and split.notes:
         console.say("Labels are chosen from the words again: the model does not record those it learned from.")
     console.say(

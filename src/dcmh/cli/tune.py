@@ -73,9 +73,9 @@ def tune(
         raise DataError(
             f"{out} exists but is not a folder of dcmh tune, so nothing is written there.", hint="Choose another --out."
         )
-    found = source.readable(whole, model._view("image"), device)
-    source.say_skipped(found.skipped)
-    split = divide(found.data, items.queries, items.train_size, model.seed)
+    loaded = source.readable(whole, model._view("image"), device)
+    source.say_skipped(loaded.skipped)
+    split = divide(loaded.data, items.queries, items.train_size, model.seed)
     fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
     share = len(split.train) / len(split.database)
     search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)
@@ -132,16 +132,16 @@ def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:
     """The table: each trial compared with the defaults of its stage, on the selecting and on the confirming items."""
     from dcmh.experiments.tuning import spelt
 
-    base = {(one.trial.stage, one.trial.seed): one for one in results if not one.trial.changes}
+    base = {(result.trial.stage, result.trial.seed): result for result in results if not result.trial.changes}
     header = ["length", "seed", "settings", "iterations", "MAP select", "to defaults"]
     header += ["MAP confirm", "to defaults", "seconds"]
     rows: list[list[object]] = []
-    for one in results:
-        trial, default = one.trial, base[one.trial.stage, one.trial.seed]
-        row: list[object] = [f"{trial.stage:.2g}", trial.seed, spelt(trial.changes), one.epochs]
-        for score, baseline in ((one.score, default.score), (one.confirmed, default.confirmed)):
+    for result in results:
+        trial, default = result.trial, base[result.trial.stage, result.trial.seed]
+        row: list[object] = [f"{trial.stage:.2g}", trial.seed, spelt(trial.changes), result.epochs]
+        for score, baseline in ((result.score, default.score), (result.confirmed, default.confirmed)):
             row += [score, f"{score - baseline:+.4f}" if trial.changes else ""]
-        rows.append([*row, round(one.seconds)])
+        rows.append([*row, round(result.seconds)])
     return header, rows
 
 
@@ -186,12 +186,12 @@ def _draw(out: Path, outcome: Outcome, model: DCMH) -> list[Path]:
     from dcmh.experiments.tables.figures import draw, over_setting
 
     files: list[Path] = []
-    first = [one for one in outcome.results if one.trial.stage == outcome.results[0].trial.stage]
+    first = [result for result in outcome.results if result.trial.stage == outcome.results[0].trial.stage]
     for setting in ("gamma", "eta"):
         points = [
-            (float(dict(one.trial.changes).get(setting, getattr(model, setting))), one.directions)
-            for one in first
-            if not one.trial.changes or [name for name, _ in one.trial.changes] == [setting]
+            (float(dict(result.trial.changes).get(setting, getattr(model, setting))), result.directions)
+            for result in first
+            if not result.trial.changes or [name for name, _ in result.trial.changes] == [setting]
         ]
         if len(points) < 2:
             continue
@@ -217,15 +217,15 @@ def _toml(value: Any) -> str:
 def _record(outcome: Outcome, out: Path, files: list[Path]) -> dict[str, Any]:
     trials = [
         {
-            "settings": dict(one.trial.changes),
-            "length": one.trial.stage,
-            "seed": one.trial.seed,
-            "iterations": one.epochs,
-            "select": {"map": round(one.score, 5), "directions": one.directions},
-            "confirm": {"map": round(one.confirmed, 5)},
-            "seconds": round(one.seconds, 2),
+            "settings": dict(result.trial.changes),
+            "length": result.trial.stage,
+            "seed": result.trial.seed,
+            "iterations": result.epochs,
+            "select": {"map": round(result.score, 5), "directions": result.directions},
+            "confirm": {"map": round(result.confirmed, 5)},
+            "seconds": round(result.seconds, 2),
         }
-        for one in outcome.results
+        for result in outcome.results
     ]
     return {
         "tuned": str(out),
