@@ -110,14 +110,25 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report(cli, monkeypatch):
     assert answer.last.endswith("command: dcmh methods --json")
 
 
-@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/there/model"), MemoryError()])
-def test_what_the_machine_refuses_is_no_bug(cli, monkeypatch, error):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(13, "Permission denied", "/m"), "Permission denied: /m. Check the file permissions."),
+        (
+            OSError(28, "No space left on device", "/m"),
+            "/m: No space left on device. Check the path and the free space.",
+        ),
+        (MemoryError(), "Out of memory. "),
+    ],
+)
+def test_what_the_system_refuses_is_not_a_bug(cli, monkeypatch, error, message):
     def refuse():
         raise error
 
     monkeypatch.setattr("dcmh.methods.available", refuse)
     answer = cli("methods")
     assert answer.code == 1
+    assert answer.err.startswith(message)
     assert answer.err.count("\n") == 1
 
 

@@ -49,8 +49,8 @@ def _labels(name: str, used: bool) -> str:
 
 
 def _describe(name: str, kind: type[Hasher]) -> dict[str, Any]:
-    module = inspect.getdoc(sys.modules[kind.__module__]) or ""
-    paper, _, rest = module.partition("\n")
+    module = sys.modules.get(f"dcmh.methods.{name.replace('-', '_')}") or sys.modules[kind.__module__]
+    paper, _, rest = (inspect.getdoc(module) or "").partition("\n")
     return {
         "name": name,
         "paper": paper,

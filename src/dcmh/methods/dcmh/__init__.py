@@ -1,4 +1,4 @@
-"""Deep Cross-Modal Hashing (Jiang and Li, 2017): the method of the paper."""
+"""DCMH: Deep Cross-Modal Hashing (Jiang & Li, 2016), and its stable form for any data."""
 
 from dcmh.methods.dcmh.algorithm import DCMH
 
