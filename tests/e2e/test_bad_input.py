@@ -164,7 +164,7 @@ def test_a_place_that_holds_something_else_is_not_overwritten(cli, tmp_path, pho
     (tmp_path / "file").write_text("mine")
     answer = cli("train", "photos", "--out", "file/model", *QUICK)
     assert answer.code == 1
-    assert "is a file, so no folder can be made in it. Choose another --out." in answer.last
+    assert "is a file, not a folder. Choose another --out." in answer.last
 
 
 @pytest.mark.parametrize("command", ["evaluate", "info"])

@@ -63,7 +63,9 @@ def done(folder):
     answer = finish(spawn("bench", "mini.toml", "--device", "cpu", cwd=folder))
     assert answer.code == 0, answer.err
     assert answer.err.startswith("7 settings of 3 methods × 2 code lengths × 2 seeds = 28 runs; 0 done, 28 to do.\n")
-    assert re.fullmatch(r"Runs: 28 done now, 28 in all; \d+ refused by the method, the report says why.\n", answer.out)
+    assert re.fullmatch(
+        r"Runs: 28 done now, 28 in all; \d+ were refused by the method, the report says why.\n", answer.out
+    )
     assert answer.last == "Results are in results/photos. Next: dcmh report results/photos"
     return files(folder)
 
@@ -79,7 +81,7 @@ def test_the_second_time_nothing_is_done_and_the_tables_are_the_same(here, done,
     before = here("report", "results/photos").out
     answer = here("bench", "mini.toml", "--device", "cpu")
     assert answer.code == 0
-    assert answer.out.startswith("Nothing to do, all 28 are done; ")
+    assert answer.out.startswith("Nothing to do: all 28 runs are done; ")
     assert files(folder) == done
     assert here("report", "results/photos").out == before
 

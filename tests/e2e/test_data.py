@@ -46,7 +46,7 @@ def server(tmp_path, monkeypatch):
 def test_get_check_and_load(cli, home, server, monkeypatch):
     miniatures.expect_mirflickr(monkeypatch)
     listed = {row["name"]: row["state"] for row in json.loads(cli("data", "--json").out)}
-    assert listed["mirflickr25k"] == "not here: dcmh data get mirflickr25k"
+    assert listed["mirflickr25k"] == "not downloaded: dcmh data get mirflickr25k"
     assert server.seen == []  # nothing is fetched that was not asked for
     answer = cli("data", "get", "mirflickr25k")
     assert answer.code == 0, answer.err
@@ -63,7 +63,7 @@ def test_get_check_and_load(cli, home, server, monkeypatch):
     assert answer.last == "Next: dcmh data check mirflickr25k"
     answer = cli("data", "check", "mirflickr25k")
     assert answer.code == 0, answer.out
-    assert answer.last == f"mirflickr25k in {home}/mirflickr25k is whole. Next: dcmh train mirflickr25k"
+    assert answer.last == f"mirflickr25k in {home}/mirflickr25k is complete. Next: dcmh train mirflickr25k"
     again = json.loads(cli("data", "get", "mirflickr25k", "--json").out)
     assert [one["state"] for one in again["archives"]] == ["was there", "was there"]
     assert len(dcmh.load_dataset("mirflickr25k")) == 38
@@ -83,7 +83,7 @@ def test_check_names_what_is_missing_and_fails(cli, home, server):
     assert answer.code == 1
     assert found["photos"]["detail"] == "39 of 25,000; missing: im12.jpg, im41.jpg … im25000.jpg"
     assert (
-        "is not whole: photos, tags, words, annotated photos, points. Get what is missing: dcmh data get mirflickr25k"
+        "is not complete: photos, tags, words, annotated photos, points. Get what is missing: dcmh data get mirflickr25k"
         in answer.last
     )
     assert cli("data", "get", "mirflickr25k").code == 0
@@ -100,7 +100,7 @@ def test_interrupted_and_run_again(cli, home, server, monkeypatch):
     monkeypatch.setattr(console.Bar, "update", interrupt)
     answer = cli("data", "get", "mirflickr25k")
     assert answer.code == 130
-    assert answer.last == "Stopped. Complete files are kept; to get the others: dcmh data get mirflickr25k"
+    assert answer.last == "Stopped. Complete files are kept. Continue: dcmh data get mirflickr25k"
     assert list((home / "mirflickr25k").iterdir()) == []
     assert cli("data", "get", "mirflickr25k").code == 0
 
@@ -123,7 +123,7 @@ def test_what_is_said_of_a_benchmark_that_is_not_here(cli, home):
     said = answer.out
     for word in ("licence", "186,577", "Groundtruth.zip", "no checksum published", "unrar", "ask the publishers"):
         assert word in said
-    assert answer.last == "It is not there. Next: dcmh data get nuswide"
+    assert answer.last == "It is not downloaded. Next: dcmh data get nuswide"
     assert cli("train", "nuswide").last.startswith(
         f"nuswide is not in {home}/nuswide. Get it: dcmh data get nuswide, or put"
     )
@@ -134,9 +134,13 @@ def test_what_is_said_of_a_benchmark_that_is_not_here(cli, home):
     ("arguments", "code", "says"),
     [
         (("get",), 2, "dcmh data get needs a name, such as: dcmh data get mirflickr25k."),
-        (("check", "toy"), 1, "Only these can be fetched and checked: mirflickr25k, nuswide, nuswide21; not 'toy'."),
-        (("get", "photos/"), 1, "Only these can be fetched and checked"),
-        (("toy", "openmoji"), 2, "Two names, toy and openmoji. Give one; or get or check, and one."),
+        (
+            ("check", "toy"),
+            1,
+            "Only these can be downloaded and verified: mirflickr25k, nuswide, nuswide21; not 'toy'.",
+        ),
+        (("get", "photos/"), 1, "Only these can be downloaded and verified"),
+        (("toy", "openmoji"), 2, "Two names, toy and openmoji. Give one name, or get or check and one name."),
     ],
 )
 def test_wrong_usage(cli, home, arguments, code, says):

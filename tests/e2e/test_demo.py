@@ -31,10 +31,10 @@ def test_the_whole_story(cli, tmp_path):
     assert answer.code == 0
     assert "image → text" in answer.out
     assert answer.out.count(" find, of 200 drawings:\n") == 2
-    assert 'The words "Schiff" find, of 200 drawings; no text of a drawing holds them:\n' in answer.out
+    assert 'The words "Schiff" find, of 200 drawings; no text contains them:\n' in answer.out
     assert answer.out.count("; held out of training):\n") == 1
-    assert answer.out.count("  (says ") + answer.out.count("  (by its drawing and text)") == 16
-    assert "  (says sun)" in answer.out
+    assert answer.out.count("  (contains ") + answer.out.count("  (by its drawing and text)") == 16
+    assert "  (contains sun)" in answer.out
     assert openmoji.ATTRIBUTION in answer.err
     assert "Wrote demo/model and demo/openmoji.dcmh in" in answer.err
     assert "dcmh evaluate demo/model" in answer.err

@@ -50,8 +50,11 @@ def test_what_is_skipped_is_listed(cli, photos, toy_model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("photos", "--modality", "sound"), "knows no modality 'sound'. It has: image, text."),
-        (("photos", "--modality", "image", "--out", "photos"), "photos exists and holds no dcmh codes, so it is not"),
+        (("photos", "--modality", "sound"), "has no modality 'sound'. It has: image, text."),
+        (
+            ("photos", "--modality", "image", "--out", "photos"),
+            "photos exists but does not hold dcmh codes, so it is not",
+        ),
         (("nothing", "--modality", "image"), "No data set or folder 'nothing'."),
     ],
 )

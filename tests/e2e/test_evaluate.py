@@ -57,7 +57,7 @@ def test_of_other_data_nothing_that_was_trained_on_is_a_query(cli, photo_model, 
     (tmp_path / "more" / min(held_out)).unlink()
     answer = cli("evaluate", photo_model, "more")
     assert answer.code == 0
-    assert "more is not the data the model was trained on: 32 of its 59 items were trained on (by id)" in answer.err
+    assert "more is not the training data: 32 of its 59 items have ids of training items" in answer.err
     assert "32 learned from" in answer.err
 
 
@@ -85,7 +85,7 @@ def test_pictures_that_may_have_been_trained_on_are_pointed_at(cli, photo_model,
     (tmp_path / "again" / "captions.csv").write_text("\n".join([header, *(f"deeper/{line}" for line in lines)]) + "\n")
     answer = cli("evaluate", photo_model, "again")
     assert answer.code == 0
-    assert "32 of the others have the file name of an item that was trained on." in answer.err
+    assert "32 of the others have the file name of a training item." in answer.err
 
 
 def write_table(folder, words, n=120, *, ids="i"):
@@ -121,7 +121,7 @@ def test_the_words_that_a_model_learned_from_stay_labels(cli, wordy_model, tmp_p
     )
     answer = cli("evaluate", wordy_model, "--json")
     assert answer.code == 0
-    assert "things: No labels given: the 5 words that served as labels when the model was trained (apple" in answer.err
+    assert "things: No labels given: the 5 words that served as labels in training (apple" in answer.err
     assert "most frequent words" not in answer.err
     assert "anew" not in answer.err
     after = json.loads(answer.out)
@@ -144,17 +144,17 @@ def test_an_older_model_counts_the_words_anew(cli, wordy_model, tmp_path):
     grown = cli("evaluate", wordy_model)
     assert grown.code == 0
     assert "the 8 most frequent words serve as labels" in grown.err
-    assert "Labels are counted from the words anew" in grown.err
+    assert "Labels are chosen from the words again" in grown.err
 
 
 def test_words_that_tell_nothing_apart_elsewhere_are_counted_anew(cli, wordy_model, tmp_path):
     write_table(tmp_path / "others", ["fig", "gold", "hat", "ink", "jam"], 200, ids="o")
     answer = cli("evaluate", wordy_model, "others")
     assert answer.code == 0
-    assert "others: No labels given, and the 5 words that served as labels when the model was trained" in answer.err
+    assert "others: No labels given, and the 5 words that served as labels in training" in answer.err
     assert "do not tell these items apart." in answer.err
     assert "others: No labels given: the 5 most frequent words serve as labels (" in answer.err
-    assert "others is not the data the model was trained on: 0 of its 200 items were trained on" in answer.err
+    assert "others is not the training data: 0 of its 200 items have ids of training items" in answer.err
 
 
 def test_labels_that_are_given_are_used(cli, toy_model):
@@ -173,12 +173,12 @@ def test_data_of_which_everything_was_trained_on_is_refused(cli, photo_model, tm
     assert answer.last.startswith("All 32 items of others have ids that the model was trained on")
     answer = cli("evaluate", photo_model)
     assert answer.code == 1
-    assert f"The data that the model was trained on, {tmp_path / 'photos'}, is not there." in answer.last
+    assert f"The data that the model was trained on, {tmp_path / 'photos'}, does not exist." in answer.last
 
 
 def test_a_model_that_does_not_say_what_it_learned_from(cli, toy_model, tmp_path):
     shutil.copytree(toy_model, tmp_path / "m")
     (tmp_path / "m" / "run.json").unlink()
-    assert cli("evaluate", "m").last == "m does not say which data it was trained on. Name it: dcmh evaluate m DATA"
+    assert cli("evaluate", "m").last == "m does not record its training data. Name it: dcmh evaluate m DATA"
     (tmp_path / "m" / "split.json").unlink()
-    assert cli("evaluate", "m", "toy").last.startswith("m has no split.json, so nothing says which items it learned")
+    assert cli("evaluate", "m", "toy").last.startswith("m has no split.json, so its training items are unknown")

@@ -32,7 +32,7 @@ def test_new_then_unchanged_then_what_changed(cli, indexed, photos, tmp_path):
     assert "photos: Text from captions.csv for 40 of 40 items.\n" in indexed.err
     assert "Indexing 40 items of photos in photos.dcmh with" in indexed.err
     assert (
-        "Wrote photos.dcmh: 40 items (40 by image, 40 by text), 10 kB of codes. Any words find them (text encoder "
+        "Wrote photos.dcmh: 40 items (40 by image, 40 by text), 10 kB of codes. Any words can be searched for (text encoder "
         "use-multilingual)." in indexed.err
     )
     assert "Next: dcmh search photos.dcmh " in indexed.last
@@ -73,7 +73,7 @@ def test_an_index_where_a_model_is_asked_for(cli, indexed, tmp_path):
 def test_gone_items_are_kept_on_request(cli, indexed, photos):
     (photos / "002.png").unlink()
     answer = cli("index", "photos", "--keep-gone")
-    assert answer.out == "0 new, 0 changed, 1 gone, 39 unchanged. The gone items are kept.\n"
+    assert answer.out == "0 new, 0 changed, 1 gone, 39 unchanged. The items that are gone are kept.\n"
     assert cli("index", "photos").out == "0 new, 0 changed, 1 gone, 39 unchanged.\n"
 
 
@@ -124,7 +124,7 @@ def test_words_that_the_model_calls_otherwise_are_said_to_be_left_out(cli, photo
     assert cli("train", "things", *QUICK, "--modalities", "image,title", "--queries", "8", "--out", "m.model").code == 0
     answer = cli("index", "photos", "--model", "m.model")
     assert answer.out.startswith("40 new")
-    said = "photos: text left out, as the model has no such modality: it knows words as title."
+    said = "photos: text left out, because the model has no such modality; its texts are: title."
     assert answer.err.splitlines().count(said) == 1
     (photos / "captions.csv").unlink()
     assert "left out" not in cli("index", "photos").err
@@ -303,7 +303,7 @@ def test_ctrl_c_keeps_what_was_encoded_and_says_how_to_go_on(toy_model, tmp_path
     answer = finish(process)
     assert answer.code == 130
     assert answer.last == (
-        f"Stopped. What was encoded is kept in photos.dcmh. Go on: dcmh index photos --model {toy_model}"
+        f"Stopped. The codes so far are kept in photos.dcmh. Continue: dcmh index photos --model {toy_model}"
     )
     with SearchIndex.open(tmp_path / "photos.dcmh") as index:
         assert 0 < len(index) < 40

@@ -54,7 +54,7 @@ def goes_on_to_the_end(folder, unbroken):
     """Resumed, it gives the model of an unbroken run, and leaves nothing else."""
     answer = finish(start(folder, "--resume"))
     assert answer.code == 0
-    assert "Going on from model.checkpoint." in answer.err
+    assert "Resuming from model.checkpoint." in answer.err
     assert weights(folder) == unbroken
     assert left_behind(folder) == ["model"]
     run = json.loads((folder / "model" / "run.json").read_text())
@@ -93,7 +93,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_goes_on_later(tmp_path, unbroke
     assert answer.out == ""
     assert "Finishing this iteration, then saving. Ctrl-C again stops at once." in answer.err
     assert answer.last.startswith("Stopped after iteration ")
-    assert answer.last.endswith(f"saved in model.checkpoint. Go on: dcmh {' '.join(TRAIN)} --resume")
+    assert answer.last.endswith(f"saved in model.checkpoint. Continue: dcmh {' '.join(TRAIN)} --resume")
     assert left_behind(tmp_path) == ["model.checkpoint"]
     goes_on_to_the_end(tmp_path, unbroken)
 
@@ -108,7 +108,9 @@ def test_the_second_ctrl_c_stops_at_once(tmp_path, cli):
     process.send_signal(signal.SIGINT)
     answer = finish(process)
     assert answer.code == 130
-    assert answer.last.startswith("Stopped at once. The state saved last is in model.checkpoint. Go on: dcmh train toy")
+    assert answer.last.startswith(
+        "Stopped at once. The last saved state is in model.checkpoint. Continue: dcmh train toy"
+    )
     shown = cli("info", "model.checkpoint")
     assert shown.code == 0
     assert "unfinished training" in shown.out

@@ -110,14 +110,25 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report(cli, monkeypatch):
     assert answer.last.endswith("command: dcmh methods --json")
 
 
-@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "/there/model"), MemoryError()])
-def test_what_the_machine_refuses_is_no_bug(cli, monkeypatch, error):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(13, "Permission denied", "/m"), "Permission denied: /m. Check the file permissions."),
+        (
+            OSError(28, "No space left on device", "/m"),
+            "/m: No space left on device. Check the path and the free space.",
+        ),
+        (MemoryError(), "Out of memory. "),
+    ],
+)
+def test_what_the_system_refuses_is_not_a_bug(cli, monkeypatch, error, message):
     def refuse():
         raise error
 
     monkeypatch.setattr("dcmh.methods.available", refuse)
     answer = cli("methods")
     assert answer.code == 1
+    assert answer.err.startswith(message)
     assert answer.err.count("\n") == 1
 
 
@@ -164,17 +175,17 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys, monk
 
 def test_no_time_left_is_said_before_the_image_network_learns(capsys, monkeypatch):
     from dcmh.cli import console
-    from dcmh.cli.learning import shown
+    from dcmh.cli.learning import show_on
 
     clock = iter([0.0, 11.0, 22.0, 100.0, 180.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
     with console.progress("dcmh") as bar:
-        show = shown(bar)
+        show = show_on(bar)
         for epoch, resting in ((1, True), (2, True), (3, False), (4, False)):
             show({"epoch": epoch, "epochs": 6, "resting": resting})
     assert [line.strip() for line in capsys.readouterr().err.splitlines()] == [
-        "dcmh: 1 of 6  (slower when the image network learns)",
-        "dcmh: 2 of 6  (slower when the image network learns)",
+        "dcmh: 1 of 6  (slower once the image network is trained)",
+        "dcmh: 2 of 6  (slower once the image network is trained)",
         "dcmh: 3 of 6",
         "dcmh: 4 of 6  0:02:40 left",  # by the pace of the second part alone
     ]

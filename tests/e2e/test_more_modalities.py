@@ -230,6 +230,6 @@ def test_tune_writes_a_config_that_train_takes(cli, tmp_path):
     assert dcmh.load(tmp_path / "m").hidden == 16
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "diary.txt").write_text("dear diary")
-    assert "is no folder of dcmh tune" in cli("tune", "things", *given, "--out", "mine").err
+    assert "is not a folder of dcmh tune" in cli("tune", "things", *given, "--out", "mine").err
     assert "expected a time" in cli("tune", "things", "--budget", "soon").err
-    assert "of dcmh alone" in cli("tune", "things", "--method", "ridge").err
+    assert "only for the method dcmh" in cli("tune", "things", "--method", "ridge").err

@@ -54,7 +54,7 @@ def test_at_least_says_that_nothing_reaches_it(ask):
     refused = ask("sunny", "--at-least", "2")
     assert (refused.code, refused.last) == (1, "at_least must be a number from 0 to 1, not 2.0.")
     if not record["hits"]:
-        assert ask("sunny noon", "--at-least", "1").last.startswith("Nothing reaches a precision of 1.")
+        assert ask("sunny noon", "--at-least", "1").last.startswith("No hit reaches a precision of 1.")
 
 
 def test_several_words_need_no_quotes(ask):
@@ -99,7 +99,7 @@ def test_what_has_no_file_has_no_path(cli, toy_model, tmp_path):
     paths = answer.out.splitlines()
     assert len(paths) == 10
     assert all(Path(path).is_file() for path in paths)
-    assert answer.last == "Left out, as they have no picture file: 2 of 12 hits."
+    assert answer.last == "Left out because they have no picture file: 2 of 12 hits."
 
 
 def test_a_folder_of_codes_is_no_index(cli, toy_model, tmp_path):

@@ -9,8 +9,8 @@ import pytest
 from commands import QUICK, finish, left_behind, spawn
 
 import dcmh
+from dcmh.cli.learning import CheckpointFolder
 from dcmh.cli.train import default_queries
-from dcmh.cli.workspace import Workspace
 from dcmh.data import Dataset, splits
 from dcmh.methods.dcmh import similarity
 from toy_photos import write_photos
@@ -102,7 +102,7 @@ def test_settings_of_other_methods_are_given_by_name(cli, tmp_path):
     [
         (("--gamma", "2"), "--gamma: the method ridge has no setting 'gamma'. It has: bits, seed, ridge."),
         (("--option", "rigde=2"), "has no setting 'rigde'. Did you mean 'ridge'? It has: bits, seed, ridge."),
-        (("--option", "ridge=much"), "--option ridge=much: 'much' is not of the kind float."),
+        (("--option", "ridge=much"), "--option ridge=much: 'much' is not of type float."),
         (("--option", "ridge"), "--option ridge: expected NAME=VALUE, such as --option ridge=0.1."),
     ],
 )
@@ -128,12 +128,12 @@ def test_a_split_that_the_data_came_with_is_used_unless_queries_are_asked_for(cl
     parts = ["split", *(["query"] * 10 + ["train"] * 30)]
     (folder / "pairs.csv").write_text("\n".join(f"{line},{part}" for line, part in zip(lines, parts, strict=True)))
     answer = cli("train", "photos", *QUICK)
-    assert "Using the split that the data came with" in answer.err
+    assert "Using the split of the data" in answer.err
     assert "from 30 of 40 items" in answer.err
     assert "from 35 of 40 items" in cli("train", "photos", "--queries", "5", *QUICK).err
     answer = cli("train", "photos", "--train-size", "5", *QUICK)
     assert answer.code == 1
-    assert "Give --queries beside --train-size" in answer.err
+    assert "Give --queries as well as --train-size" in answer.err
 
 
 def test_unreadable_pictures_are_skipped_and_listed(cli, photos, tmp_path):
@@ -187,18 +187,21 @@ def test_finetuning_reads_pixels(cli, photos, tmp_path):
 
 
 def test_an_old_checkpoint_is_dropped_and_nothing_to_resume_is_said(cli, tmp_path):
-    work = Workspace(tmp_path / "toy.model")
+    work = CheckpointFolder(tmp_path / "toy.model")
     work.folder.mkdir()
     work.state.write_bytes(b"of an older run")
     answer = cli("train", "toy", *QUICK)
     assert answer.code == 0
-    assert "toy.model.checkpoint holds an unfinished training; starting anew" in answer.err
-    assert "Nothing to resume in toy.model.checkpoint, starting anew." in cli("train", "toy", "--resume", *QUICK).err
+    assert "toy.model.checkpoint holds an unfinished training, which is dropped" in answer.err
+    assert (
+        "Nothing to resume in toy.model.checkpoint; starting from the beginning."
+        in cli("train", "toy", "--resume", *QUICK).err
+    )
     assert left_behind(tmp_path) == ["toy.model"]
 
 
 def test_two_trainings_do_not_write_the_same_model(cli, tmp_path):
-    work = Workspace(tmp_path / "toy.model")
+    work = CheckpointFolder(tmp_path / "toy.model")
     work.open(resume=False)
     answer = cli("train", "toy", *QUICK)
     work.close(finished=True)

@@ -59,7 +59,7 @@ def test_approximate_searches_say_what_they_miss(cli, engine, address, models, p
     assert "Searches are approximate: on items of the collection they found" in err
     code, _, err = cli("search", asked, "sunny")
     assert code == 0
-    assert "approximately: found" in err
+    assert "approximate, with a measured recall" in err
     code, _, err = cli("search", address, "sunny")  # exact by default
     assert code == 0
     assert "approximately" not in err

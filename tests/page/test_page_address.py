@@ -17,7 +17,7 @@ def test_back_and_forward(server, open_page, search_index):
     for words in ("fruit", "face"):
         page.fill("#words", words)
         page.press("#words", "Enter")
-        expect(page.locator("#asked .used")).to_have_text([words])
+        expect(page.locator("#query .used")).to_have_text([words])
     page.go_back()
     expect(page.locator("#words")).to_have_value("fruit")
     assert ids(page) == [hit.id for hit in search_index.search("fruit", k=60)]
@@ -72,6 +72,6 @@ def test_a_strange_address_does_no_harm(server, open_page):
     page = open_page(f"{server.url}?text=fruit&radius=-3&item=", expected=("status of 4",))
     expect(page.locator(TILES)).to_have_count(60)
     page.goto(f"{server.url}?similar=nobody")
-    expect(page.locator("#said .sentence")).to_be_visible()
+    expect(page.locator("#message .sentence")).to_be_visible()
     page.goto(f"{server.url}?text=%20%20")
     expect(page.locator("#home h1")).to_be_visible()

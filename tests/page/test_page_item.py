@@ -59,7 +59,7 @@ def test_more_like_this_and_back(server, open_page, search_index):
     page.get_by_role("link", name="More like this").click()
     expect(page).to_have_url(f"{server.url}?similar={hit.id}")
     expect(page.locator("#item")).to_be_hidden()
-    expect(page.locator("#asked b")).to_have_text(hit.text)
+    expect(page.locator("#query b")).to_have_text(hit.text)
     like = search_index.similar(hit.id, k=60)
     found = page.eval_on_selector_all(TILES, "tiles => tiles.map(tile => Number(tile.dataset.id))")
     assert found == [one.id for one in like]
@@ -97,9 +97,9 @@ def test_text_of_the_collection_is_never_html(server, open_page, search_index):
     expect(page.locator("#item .name")).to_have_text("<b>hostile")
     expect(page.locator("#item .labels li")).to_have_text(["<i>label</i>"])
     page.get_by_role("link", name="More like this").click()
-    expect(page.locator("#asked b")).to_have_text(HOSTILE)
+    expect(page.locator("#query b")).to_have_text(HOSTILE)
     page.goto(f"{server.url}?code=<img src=x onerror=hurt>&name=<script>hurt=1</script>")
-    expect(page.locator("#said")).to_be_visible()
+    expect(page.locator("#message")).to_be_visible()
     assert page.evaluate("window.hurt") is None
     assert page.locator("main script, main b img, #item script").count() == 0
 

@@ -14,12 +14,12 @@ PLACES = {
     "results": ("?text=fruit&radius=12", f"{TILES} img.loaded"),
     "item": ("?text=fruit&item=3", "#item .bits"),
     "similar": ("?similar=3", f"{TILES} img.loaded"),
-    "nothing": ("?text=face&radius=0", "#said .plain"),
+    "nothing": ("?text=face&radius=0", "#message .plain"),
     "precise": ("?text=something+sweet+to+eat+for+breakfast&at_least=0.5", f"{TILES} img.loaded"),
-    "nothing precise": ("?text=something+sweet+to+eat+for+breakfast&at_least=1", "#said .plain"),
-    "unreadable": ("?text=\U0001f992", "#said .hint"),
+    "nothing precise": ("?text=something+sweet+to+eat+for+breakfast&at_least=1", "#message .plain"),
+    "unreadable": ("?text=\U0001f992", "#message .hint"),
 }
-LIMITED = {"unknown": ("?text=froot", "#said .chip"), "ignored": ("?text=food+froot", "#asked .instead")}
+LIMITED = {"unknown": ("?text=froot", "#message .chip"), "ignored": ("?text=food+froot", "#query .instead")}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

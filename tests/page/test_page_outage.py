@@ -19,7 +19,7 @@ def test_the_server_goes_and_comes_back(own_server, open_page, search_index):
     expect(page.locator("#grid .waiting").first).to_be_visible()
     own_server.start()
     expect(page.locator(TILES)).to_have_count(60, timeout=10_000)
-    assert page.locator("#asked .used").all_text_contents() == ["face"]
+    assert page.locator("#query .used").all_text_contents() == ["face"]
     expect(page.locator("#connection")).to_have_text("")
     expect(page.locator(f"{TILES} img.loaded").first).to_be_visible()
 
@@ -47,7 +47,7 @@ def test_a_slow_answer_is_waited_for_in_sight(server, open_page):
     expect(page.locator("#live")).to_have_text("Searching")
     page.fill("#words", "food")  # who does not want to wait asks something else
     page.press("#words", "Enter")
-    expect(page.locator("#asked .used")).to_have_text(["food"])
+    expect(page.locator("#query .used")).to_have_text(["food"])
     expect(page.locator("#answer")).to_have_class("answer")
     held[0].abort()
 
@@ -77,5 +77,5 @@ def test_a_bug_of_the_server_is_told(server, open_page):
         expected=("status of 500",),
         before=lambda page: page.route("**/api/search?*", lambda route: route.fulfill(status=500, json=problem)),
     )
-    expect(page.locator("#said .sentence")).to_have_text(problem["title"])
-    expect(page.locator("#said .hint")).to_have_text(problem["hint"])
+    expect(page.locator("#message .sentence")).to_have_text(problem["title"])
+    expect(page.locator("#message .hint")).to_have_text(problem["hint"])

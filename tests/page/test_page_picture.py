@@ -58,9 +58,9 @@ def test_a_picture_finds_what_python_finds(server, open_page, search_index, draw
     hits = search_index.near(key, "image", k=60)
     assert shown(page) == [hit.id for hit in hits]
     assert (hits[0].id, hits[0].distance) == (5, 0)
-    expect(page.locator("#asked b")).to_have_text("my drawing.png")
-    expect(page.locator("#asked img")).to_have_js_property("complete", True)
-    assert page.locator("#asked img").evaluate("image => image.naturalWidth") == 224
+    expect(page.locator("#query b")).to_have_text("my drawing.png")
+    expect(page.locator("#query img")).to_have_js_property("complete", True)
+    assert page.locator("#query img").evaluate("image => image.naturalWidth") == 224
     assert f"code={key.hex()}&" in page.url
     expect(page.locator("#precision")).to_have_text("precision not measured")  # pictures were measured to find words
 
@@ -83,8 +83,8 @@ def test_a_reload_keeps_the_results_and_says_what_is_gone(server, open_page, dra
     page.reload()
     expect(page.locator(TILES).first).to_be_visible()
     assert shown(page) == before
-    expect(page.locator("#asked img")).to_have_count(0)
-    expect(page.locator(".aside")).to_have_text("These are the results for its code; the picture itself is not kept.")
+    expect(page.locator("#query img")).to_have_count(0)
+    expect(page.locator(".aside")).to_have_text("These are the results for its code; the picture itself is not stored.")
     page.go_back()
     expect(page.locator("#home")).to_be_visible()
 
@@ -94,11 +94,11 @@ def test_what_is_no_picture_is_refused_with_a_sentence(server, open_page, tmp_pa
     expect(page.locator(".row")).to_have_count(4)
     (tmp_path / "notes.txt").write_text("no picture")
     give(page, tmp_path / "notes.txt", "drop")
-    expect(page.locator("#said")).to_contain_text("notes.txt is not a picture.")
+    expect(page.locator("#message")).to_contain_text("notes.txt is not a picture.")
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and then nothing")
     give(page, tmp_path / "broken.png", "drop")
-    expect(page.locator("#said .sentence")).not_to_contain_text("notes.txt")
-    expect(page.locator("#said .sentence")).to_contain_text("picture")
+    expect(page.locator("#message .sentence")).not_to_contain_text("notes.txt")
+    expect(page.locator("#message .sentence")).to_contain_text("picture")
     page.evaluate(
         """() => {
             const given = new DataTransfer();
@@ -106,8 +106,8 @@ def test_what_is_no_picture_is_refused_with_a_sentence(server, open_page, tmp_pa
             document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: given, bubbles: true }));
         }"""
     )
-    expect(page.locator("#said")).to_contain_text("huge.png has 34.2 MB; the server takes up to 20.0 MB.")
+    expect(page.locator("#message")).to_contain_text("huge.png has 34.2 MB; the server accepts up to 20.0 MB.")
     page.fill("#words", "fruit")
     page.press("#words", "Enter")
     expect(page.locator(TILES).first).to_be_visible()
-    expect(page.locator("#said")).to_be_hidden()
+    expect(page.locator("#message")).to_be_hidden()

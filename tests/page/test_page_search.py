@@ -34,8 +34,8 @@ def search(page, words):
 
 def test_the_first_visit_shows_what_is_there(server, open_page, search_index):
     page = open_page(server.url)
-    expect(page.locator("h1").first).to_have_text(f"{len(search_index)} items, found by words or by a picture")
-    expect(page.locator(".lead")).to_contain_text("Any words work in 16 languages, whole sentences too.")
+    expect(page.locator("h1").first).to_have_text(f"Search {len(search_index)} items by words or by a picture")
+    expect(page.locator(".lead")).to_contain_text("Any words work in 16 languages, even whole sentences.")
     expect(page.locator(".lead")).not_to_contain_text("knows")
     expect(page.locator(".row")).to_have_count(4)
     expect(page.locator(".row img.loaded").first).to_be_visible()
@@ -51,7 +51,7 @@ def test_words_find_what_python_finds(server, open_page, search_index):
     hits = search_index.search("fruit and quibble", k=60)
     assert shown(page) == found(hits)
     assert page.locator(".caption").all_text_contents() == [hit.text for hit in hits]
-    expect(page.locator("#asked")).to_have_text("results forfruit and quibble")
+    expect(page.locator("#query")).to_have_text("results forfruit and quibble")
     expect(page.locator("#count")).to_have_text(re.compile(rf"^{hits.searched} searched in [\d.]+ ms$"))
     expect(page.locator("#live")).to_have_text("60 and more results.")
     expect(page).to_have_url(f"{server.url}?text=fruit+and+quibble")
@@ -103,7 +103,7 @@ def test_suggestions_complete_the_last_word(server, open_page, search_index):
     box.press("ArrowUp")  # from the box to the last
     box.press("Enter")
     expect(page).to_have_url(f"{server.url}?text=food+fruit")
-    expect(page.locator("#asked .used")).to_have_text(["food fruit"])
+    expect(page.locator("#query .used")).to_have_text(["food fruit"])
     expect(page.locator("#suggestions")).to_be_hidden()
 
 
@@ -119,7 +119,7 @@ def test_each_hit_says_why_it_is_there(server, open_page, search_index):
         assert line == " · ".join(parts)
     assert any(line.startswith("contains: breakfast · ") for line in lines)
     precision = page.locator(".why span", has_text="precision").first
-    meaning = "the share of relevant items among such hits, measured on photos that the model had not learned from"
+    meaning = "the share of relevant items among such hits, measured on items that the model did not learn from"
     expect(precision).to_have_attribute("title", f"Precision: {meaning}")
 
 
@@ -128,14 +128,14 @@ def test_any_words_find_something(server, open_page, search_index):
     page = open_page(f"{server.url}?text=froot+manzana")
     expect(page.locator(TILES)).to_have_count(60)
     assert shown(page) == found(search_index.search("froot manzana", k=60))
-    expect(page.locator("#asked .used")).to_have_text(["froot manzana"])
-    expect(page.locator("#asked .ignored")).to_have_count(0)
+    expect(page.locator("#query .used")).to_have_text(["froot manzana"])
+    expect(page.locator("#query .ignored")).to_have_count(0)
 
 
 def test_what_the_sentence_encoder_cannot_read_is_told(server, open_page):
     page = open_page(f"{server.url}?text=\U0001f992", expected=("status of 422",))
-    expect(page.locator("#said .sentence")).to_contain_text("use-multilingual cannot read any part of")
-    expect(page.locator("#said .hint")).to_have_text("Ask in words of a language that it knows.")
+    expect(page.locator("#message .sentence")).to_contain_text("use-multilingual cannot read any part of")
+    expect(page.locator("#message .hint")).to_have_text("Ask in words of a language that it knows.")
     expect(page.locator("main")).not_to_contain_text("vocabulary")
 
 
@@ -169,8 +169,8 @@ def test_a_vocabulary_that_limits_queries_is_told(vocabulary_server, vocabulary_
         search(page, "fruit and quibble")
         hits = opened.search("fruit and quibble", k=60)
     assert shown(page) == found(hits)
-    assert page.locator("#asked .used").all_text_contents() == list(hits.query.used) == ["fruit"]
-    assert page.locator("#asked .ignored").all_text_contents() == list(hits.query.ignored) == ["and", "quibble"]
+    assert page.locator("#query .used").all_text_contents() == list(hits.query.used) == ["fruit"]
+    assert page.locator("#query .ignored").all_text_contents() == list(hits.query.ignored) == ["and", "quibble"]
     assert "score" not in "".join(page.locator(".why").all_text_contents())
 
 
@@ -184,15 +184,15 @@ def test_a_word_outside_the_vocabulary_is_found_in_texts(vocabulary_server, voca
     expect(page.locator(TILES)).to_have_count(len(hits))
     assert shown(page) == found(hits)
     expect(page.locator(".contains").first).to_have_text(f"contains: {hits[0].words[0]}")
-    expect(page.locator("#asked .term")).to_have_text("found in texts and labels only")
-    expect(page.locator("#asked .used")).to_have_text([word])
+    expect(page.locator("#query .term")).to_have_text("found in texts and labels only")
+    expect(page.locator("#query .used")).to_have_text([word])
 
 
 def test_a_query_of_unknown_words_offers_known_ones(vocabulary_server, open_page):
     server = vocabulary_server
     page = open_page(f"{server.url}?text=froot", expected=("status of 422",))
-    said = page.locator("#said")
-    expect(said).to_contain_text("No word of this query is in the vocabulary; nearest:")
+    said = page.locator("#message")
+    expect(said).to_contain_text("No word of this query is in the vocabulary; similar words:")
     expect(page.locator("#live")).to_contain_text("No word of this query")
     expect(page.locator("#radius")).to_be_hidden()
     said.get_by_role("link", name="fruit").click()
@@ -206,7 +206,7 @@ def test_an_ignored_word_can_be_replaced(vocabulary_server, open_page):
     page = open_page(f"{server.url}?text=food+froot")
     page.get_by_role("link", name="fruit?").click()
     expect(page).to_have_url(f"{server.url}?text=food+fruit")
-    expect(page.locator("#asked .used")).to_have_text(["food fruit"])
+    expect(page.locator("#query .used")).to_have_text(["food fruit"])
 
 
 def measured(search_index, radius):
@@ -237,7 +237,7 @@ def test_the_radius_limits_the_hits(server, open_page, search_index):
         if radius >= distances[0]:
             expect(page.locator("#precision")).to_have_text(measured(search_index, radius))
             expect(page.locator("#end")).to_have_text(f"That is all within {radius}.")
-    expect(page.locator("#said")).to_have_text(f"Nothing within {radius}; nearest is at {distances[0]} show")
+    expect(page.locator("#message")).to_have_text(f"No result within {radius}; the nearest is at {distances[0]} show")
     page.get_by_role("button", name="show").click()
     expect(page.locator(TILES).first).to_be_visible()
     expect(page).to_have_url(f"{server.url}?text=face&radius={distances[0]}")
@@ -295,10 +295,10 @@ class TestPrecision:
         best = search_index.search(BREAKFAST.replace("+", " "), k=1)[0].precision
         assert best < 1
         page = open_page(f"{server.url}?text={BREAKFAST}&at_least=1")
-        expect(page.locator("#said .sentence")).to_have_text(
-            f"Nothing reaches a precision of 1. The best hit has {best:.2f}. show all"
+        expect(page.locator("#message .sentence")).to_have_text(
+            f"No result reaches a precision of 1. The best hit has {best:.2f}. show all"
         )
-        expect(page.locator("#live")).to_contain_text("Nothing reaches a precision of 1.")
+        expect(page.locator("#live")).to_contain_text("No result reaches a precision of 1.")
         expect(page.get_by_label(self.LABEL)).to_have_value("1")
         page.get_by_role("button", name="show all").click()
         expect(page.locator(TILES)).to_have_count(60)
@@ -311,8 +311,8 @@ class TestPrecision:
 
         before = lambda page: page.route("**/api/search*", unmeasured)  # noqa: E731
         page = open_page(f"{server.url}?text={BREAKFAST}&at_least=1", before=before)
-        expect(page.locator("#said .sentence")).to_have_text(
-            "Nothing reaches a precision of 1. That of the best hit was not measured. show all"
+        expect(page.locator("#message .sentence")).to_have_text(
+            "No result reaches a precision of 1. The precision of the best hit was not measured. show all"
         )
 
     def test_without_measured_precision_there_is_no_choice(self, vocabulary_server, open_page):

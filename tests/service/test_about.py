@@ -16,14 +16,15 @@ import dcmh
 from dcmh.methods import starter
 from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
-from dcmh.service import Settings, answers, create_app, static
+from dcmh.service import Settings, create_app, schemas
+from dcmh.service.routes import page
 from toy_photos import load
 
 
 class TestInfo:
     def test_it_describes_the_index(self, client, index):
         answer = client.get("/api/info")
-        answers.Info.model_validate_json(answer.content)
+        schemas.Info.model_validate_json(answer.content)
         info = answer.json()
         assert (info["name"], info["items"], info["bits"]) == ("photos.dcmh", COUNT, 16)
         assert (info["method"], info["model"]) == ("dcmh", index.fingerprint)
@@ -87,7 +88,7 @@ class TestWords:
     def test_a_prefix_gives_the_most_frequent_first(self, client, index):
         bag = index.encoders.words.bag
         answer = client.get("/api/words?prefix=S&limit=1000")
-        answers.Words.model_validate_json(answer.content)
+        schemas.Words.model_validate_json(answer.content)
         counts = {word: int(count) for word, count in zip(bag.words_, bag.counts_, strict=True) if word.startswith("s")}
         found = answer.json()
         assert {one["word"]: one["count"] for one in found["words"]} == counts
@@ -158,12 +159,12 @@ def test_metrics_count_requests(serve):
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
-    assert 'dcmh_requests_total{route="/api/search",method="GET",status="200"} 2' in lines
-    assert 'dcmh_requests_total{route="/api/search",method="GET",status="422"} 1' in lines
-    assert 'dcmh_requests_total{route="other",method="GET",status="404"} 1' in lines
-    assert 'dcmh_request_seconds_count{route="/api/search"} 3' in lines
-    assert 'dcmh_request_seconds_bucket{route="/api/search",le="+Inf"} 3' in lines
-    assert f"dcmh_items {COUNT}" in lines
+    assert 'dcmh_requests_total{method="GET",route="/api/search",status="200"} 2.0' in lines
+    assert 'dcmh_requests_total{method="GET",route="/api/search",status="422"} 1.0' in lines
+    assert 'dcmh_requests_total{method="GET",route="other",status="404"} 1.0' in lines
+    assert 'dcmh_request_seconds_count{route="/api/search"} 3.0' in lines
+    assert 'dcmh_request_seconds_bucket{le="+Inf",route="/api/search"} 3.0' in lines
+    assert f"dcmh_items {COUNT}.0" in lines
     for line in lines:
         assert re.fullmatch(r'#.*|[a-z_]+(\{([a-z]+="[^"]*",?)+\})? [0-9.e+-]+', line), line
     buckets = [float(line.split()[-1]) for line in lines if line.startswith("dcmh_request_seconds_bucket")]
@@ -210,9 +211,11 @@ class TestPage:
     def test_its_files_are_sent(self, client):
         answer = client.get("/")
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
-        assert answer.content == (static.FOLDER / "index.html").read_bytes()
-        for name in static.files():
-            assert client.get(f"/page/{name}").content == (static.FOLDER / name).read_bytes()
+        files = {path.name: path.read_bytes() for path in Path(page.FILES.directory).iterdir()}
+        assert answer.content == files["index.html"]
+        for name, content in files.items():
+            answer = client.get(f"/page/{name}")
+            assert (answer.content, answer.headers["cache-control"]) == (content, "no-cache")
 
     def test_who_has_them_gets_304(self, client):
         tag = client.get("/").headers["etag"]

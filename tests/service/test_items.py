@@ -11,12 +11,12 @@ from PIL import Image
 from served import problem
 
 from dcmh.search import SearchIndex
-from dcmh.service import answers
+from dcmh.service import schemas
 
 
 def test_an_item_has_its_codes(client, index):
     answer = client.get("/api/items/3")
-    answers.Item.model_validate_json(answer.content)
+    schemas.Item.model_validate_json(answer.content)
     item = index.item(3)
     assert answer.json() == {
         "id": 3,

@@ -49,7 +49,7 @@ def test_reload_says_whether_anything_had_changed(serve, own):
         other.remove([1, 2])
     assert items(client) == COUNT
     assert client.post("/api/reload").json() == {"changed": True, "items": COUNT - 2}
-    assert "dcmh_reloads_total 1" in client.get("/metrics").text.splitlines()
+    assert "dcmh_reloads_total 1.0" in client.get("/metrics").text.splitlines()
 
 
 def test_a_rebuild_with_another_model_is_taken_in_whole(serve, own, tmp_path):
@@ -102,7 +102,7 @@ def test_a_damaged_folder_leaves_the_old_index_in_service(serve, own):
     (own / "photos.dcmh" / "index.json").write_text("{")
     assert items(client) == COUNT
     assert client.get("/api/search?text=sunny").status_code == 200
-    assert "dcmh_reload_failures_total 0" not in client.get("/metrics").text.splitlines()
+    assert "dcmh_reload_failures_total 0.0" not in client.get("/metrics").text.splitlines()
     (own / "photos.dcmh" / "index.json").write_text(good)
     assert items(client) == COUNT - 1
 

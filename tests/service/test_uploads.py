@@ -43,10 +43,10 @@ def test_a_picture_with_something_behind_it_is_only_a_picture(client):
 class TestBounds:
     def test_pixels(self):
         settings = Settings(megapixels=1)
-        assert uploads.look_at(png_of(1000, 1000), settings) == ("PNG", 10**6)
+        assert uploads.inspect_image(png_of(1000, 1000), settings) == ("PNG", 10**6)
         for width, height in ((1001, 1000), (100_000, 100_000), (2**31 - 1, 1)):
             with pytest.raises(Problem, match="too many pixels") as caught:
-                uploads.look_at(png_of(width, height), settings)
+                uploads.inspect_image(png_of(width, height), settings)
             assert caught.value.status == 413
 
     def test_bytes_of_a_picture(self, serve):
@@ -92,12 +92,12 @@ class TestBounds:
     def test_how_many_may_wait(self, serve):
         client = serve(waiting=1)
         service = client.app.state.service
-        with service.pictures.place():
+        with service.pictures.slot():
             answer = client.post("/api/search", files={"image": picture("PNG")})
             problem(answer, 503, "busy")
             assert answer.headers["retry-after"] == "1"
         assert client.post("/api/search", files={"image": picture("PNG")}).status_code == 200
-        assert service.pictures.inside == 0
+        assert service.pictures.pending == 0
 
 
 class TestForms:
@@ -139,11 +139,11 @@ def test_the_image_network_is_loaded_at_the_first_picture_or_at_the_start(serve)
     for preload in (False, True):
         client = serve(preload=preload)
         client.get("/api/search?text=sea")
-        with client.app.state.service.served.use() as opened:
-            assert opened.loaded is preload
+        with client.app.state.service.holder.use() as opened:
+            assert opened.has_image_network is preload
         assert client.post("/api/search", files={"image": picture("PNG")}).status_code == 200
-        with client.app.state.service.served.use() as opened:
-            assert opened.loaded
+        with client.app.state.service.holder.use() as opened:
+            assert opened.has_image_network
 
 
 def test_bytes_of_a_form_do_not_stay(client):

@@ -1,4 +1,4 @@
-"""The command table, and the way from a command line to an exit code. Imports nothing heavy."""
+"""The command table, and `main`: from a command line to an exit code. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ DONE, FAILED, USAGE, SKIPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
 # Name, help and an example: a command's module is loaded only when the command is used.
 COMMANDS = {
-    "demo": ("The whole story on OpenMoji drawings: learn, measure, search. On a CPU, offline.", "dcmh demo"),
+    "demo": ("Learn, measure and search OpenMoji drawings, start to finish, on a CPU and offline.", "dcmh demo"),
     "train": (
         "Learn codes from pictures with words, or from any data in two modalities.",
         "dcmh train photos/ --bits 64 --out photos.model",
     ),
     "tune": (
-        "Choose gamma, eta, learning rate, length and dropout on a part of the training items, within a budget of time.",
+        "Choose gamma, eta, learning rate, training length and dropout on part of the training items, in limited time.",
         "dcmh tune photos/ --budget 10m",
     ),
     "evaluate": (
-        "Measure a model on its held-out queries: MAP, precision, hash lookup, beside chance.",
+        "Measure a model on its held-out queries: MAP, precision and hash lookup, compared with chance.",
         "dcmh evaluate photos.model --json",
     ),
     "index": (
-        "Make an index of pictures and words, or bring it up to date.",
+        "Build an index of pictures and texts, or update it.",
         "dcmh index photos/ --model photos.model",
     ),
-    "search": ("Find by words or by a picture.", 'dcmh search photos.dcmh "dog beach"'),
-    "serve": ("A page and an API over an index.", "dcmh serve photos.dcmh"),
+    "search": ("Search by words or by a picture.", 'dcmh search photos.dcmh "dog beach"'),
+    "serve": ("Serve a search page and an HTTP API for an index.", "dcmh serve photos.dcmh"),
     "encode": (
         "Write the codes of one modality for other programs.",
         "dcmh encode photos/ --model photos.model --modality image",
     ),
     "bench": (
-        "Run methods on feature sets at several lengths with several seeds, as a TOML file says.",
+        "Run methods on feature sets, with several code lengths and seeds, as specified in a TOML file.",
         "dcmh bench configs/openmoji.toml --dry-run",
     ),
     "report": (
-        "Tables and figures from the results of dcmh bench, beside the paper's numbers.",
+        "Make tables and figures from the results of dcmh bench, next to the paper's numbers.",
         "dcmh report results/openmoji --against paper",
     ),
     "data": (
-        "List the data sets, say what is in one or in a folder or file, or fetch (get NAME) or verify (check NAME) one.",
+        "List the data sets, describe one (or a folder or file), download one (get NAME) or verify it (check NAME).",
         "dcmh data get mirflickr25k",
     ),
     "methods": ("List the hashing methods, or describe one.", "dcmh methods dcmh"),
     "info": (
-        "Say what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.",
+        "Show what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.",
         "dcmh info photos.model",
     ),
 }
@@ -75,50 +75,52 @@ app = App(
     exit_on_error=False,
     suppress_keyboard_interrupt=False,
 )
-for _place, (_name, (_help, _example)) in enumerate(COMMANDS.items()):
+for _position, (_name, (_help, _example)) in enumerate(COMMANDS.items()):
     app.command(
         f"dcmh.cli.{_name}:{_name}",
         name=_name,
         help=_help,
         help_formatter=HelpPage(_name),
         help_epilogue=f"Example: {_example}",
-        sort_key=_place,
+        sort_key=_position,
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
-    0 done; 1 could not do it, one line says why; 2 wrong usage; 3 inputs were skipped and --strict was given;
+    0 success; 1 failure, explained in one line; 2 wrong usage; 3 inputs were skipped and --strict was given;
     130 interrupted.
     """
     if arguments is None:
-        _settle_process()
+        _configure_process()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     console.set_up(tokens)
     try:
         code = _run(tokens)
         console.flush()
-    except BrokenPipeError:  # the reader has seen enough, as in dcmh data | head -1
-        console.forget_output()
+    except BrokenPipeError:  # as in dcmh data | head -1
+        console.discard_output()
         code = DONE
     return code
 
 
-def _settle_process() -> None:
-    """What only a process of our own may set."""
+def _configure_process() -> None:
+    """Settings that only the command itself may change, not a program that calls `main`."""
     if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # what libraries warn about is for developers
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody has decided otherwise
-        signal.signal(signal.SIGINT, _interrupted)
-    # Read when torch is loaded. Threads that spin while they wait make training several times slower where other
-    # programs want the same cores.
+        warnings.simplefilter("ignore")  # warnings of libraries are for developers
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else another handler is installed on purpose
+        signal.signal(signal.SIGINT, _on_interrupt)
+    # Read when torch is loaded. Threads that spin while they wait make training several times slower on a machine
+    # with other work.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C. In the middle of an import an exception can leave a lock behind that others then wait for, for ever; so the
-    process ends there at once. What is written is written whole or in steps, so that nothing breaks."""
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C. An exception during an import can leave a lock that others wait for forever, so the process exits at once.
+
+    All files are written atomically or in steps, so nothing breaks.
+    """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             console.error("Interrupted.")
@@ -145,10 +147,10 @@ def _run(tokens: list[str]) -> int:
     except BrokenPipeError:
         raise
     except (OSError, MemoryError) as error:
-        if (said := _of_the_machine(error)) is None:
+        if (message := _system_error(error)) is None:
             console.bug()
         else:
-            console.error(said)
+            console.error(message)
         return FAILED
     except Exception:
         console.bug()
@@ -156,13 +158,15 @@ def _run(tokens: list[str]) -> int:
     return code if isinstance(code, int) else DONE
 
 
-def _of_the_machine(error: OSError | MemoryError) -> str | None:
-    """A sentence for what the machine refuses: space, rights, memory. None where it looks like a bug of ours."""
+def _system_error(error: OSError | MemoryError) -> str | None:
+    """The message for missing space, permissions or memory; None where it looks like a bug."""
     if isinstance(error, MemoryError):
-        return f"Out of memory. {_one_line(error)} Use fewer items, or a machine with more of it."
+        return f"Out of memory. {_one_line(error)} Use fewer items, or a machine with more memory."
     if error.filename is None or error.strerror is None:
         return None
-    return f"{error.filename}: {error.strerror}. Check the path, its rights and the free space."
+    if isinstance(error, PermissionError):
+        return f"Permission denied: {error.filename}. Check the file permissions."
+    return f"{error.filename}: {error.strerror}. Check the path and the free space."
 
 
 def _one_line(error: BaseException) -> str:

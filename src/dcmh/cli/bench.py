@@ -1,4 +1,4 @@
-"""dcmh bench: a grid of runs from one TOML file, each written when it is done, none done twice."""
+"""dcmh bench: a grid of runs from one TOML file. Each is written when it is done, and none is repeated."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def bench(
     device: str = "auto",
     json: Switch = False,
 ) -> None:
-    """Run methods on feature sets at several lengths with several seeds, as a TOML file says.
+    """Run methods on feature sets, with several code lengths and seeds, as specified in a TOML file.
 
-    Each run is a JSON file, its path made of the settings. A run that has its file is not done again, so an interrupted
-    bench goes on with the same command; delete a file to run it anew.
+    Each run is a JSON file, with a path made of its settings. A run with a file is not repeated, so the same command
+    continues an interrupted bench; delete a file to repeat its run.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ def bench(
     features
         Only these feature sets; may be repeated.
     bits
-        Only these lengths; may be repeated.
+        Only these code lengths; may be repeated.
     seeds
-        Only the first so many seeds.
+        Number of seeds to use, from the first.
     jobs
-        Runs at the same time, each in a process of its own.
+        Number of runs at the same time, each in its own process.
     dry_run
-        Say what is done and what is to do, and stop.
+        Show which runs are done and which are to do, and stop.
     out
         The folder of all results.
     device
@@ -61,32 +61,32 @@ def bench(
     from dcmh.experiments import bench
 
     if jobs < 1:
-        raise ParameterError(f"--jobs {jobs}: at least one run at a time.")
-    settled = bench.read(config)
-    tasks = bench.plan(settled, only=only or (), features=features or (), bits=bits or (), seeds=seeds)
+        raise ParameterError(f"--jobs must be at least 1, not {jobs}.")
+    plan = bench.read(config)
+    tasks = bench.plan(plan, only=only or (), features=features or (), bits=bits or (), seeds=seeds)
     todo, pace, failed = _to_do(tasks, out)
-    said = bench.summary(tasks, len(tasks) - len(todo))
-    about: dict[str, Any] = {"data": settled.name, "results": str(out / settled.name), "runs": len(tasks)}
+    summary = bench.summary(tasks, len(tasks) - len(todo))
+    about: dict[str, Any] = {"data": plan.name, "results": str(out / plan.name), "runs": len(tasks)}
     about |= {"done": len(tasks) - len(todo)}
     if dry_run:
-        console.result_json(about | {"to_do": [str(task.path) for task in todo]}) if json else console.result(said)
+        console.result_json(about | {"to_do": [str(task.path) for task in todo]}) if json else console.result(summary)
         return
-    console.say(said)
+    console.say(summary)
     if todo:
-        failed += _run(bench.Workbench(settled, device), todo, out, jobs, pace)
+        failed += _run(bench.Workbench(plan, device), todo, out, jobs, pace)
     if json:
         console.result_json(about | {"done": len(tasks), "ran": len(todo), "refused": failed})
     else:
-        done = f"Nothing to do, all {len(tasks):,} are done"
+        done = f"Nothing to do: all {len(tasks):,} runs are done"
         if todo:
             done = f"Runs: {len(todo):,} done now, {len(tasks):,} in all"
-        refused = f"; {failed:,} refused by the method, the report says why" if failed else ""
+        refused = f"; {failed:,} were refused by the method, the report says why" if failed else ""
         console.result(f"{done}{refused}.")
-    console.say(f"Results are in {out / settled.name}. Next: dcmh report {shlex.quote(str(out / settled.name))}")
+    console.say(f"Results are in {out / plan.name}. Next: dcmh report {shlex.quote(str(out / plan.name))}")
 
 
 def _to_do(tasks: list[Task], out: Path) -> tuple[list[Task], Pace, int]:
-    """The runs without a result; how long the others took, and how many of those their method refused."""
+    """The runs without a result; the time of the others, and how many of them their method refused."""
     from dcmh.experiments import bench
 
     todo, pace, failed = [], bench.Pace(), 0
@@ -101,7 +101,7 @@ def _to_do(tasks: list[Task], out: Path) -> tuple[list[Task], Pace, int]:
 
 
 def _run(workbench: Workbench, todo: list[Task], out: Path, jobs: int, pace: Pace) -> int:
-    """Run what is to do; how many runs their method refused."""
+    """Run the tasks; returns how many their method refused."""
     from dcmh.experiments import bench
 
     for note in workbench.notes(todo):
@@ -124,6 +124,6 @@ def _run(workbench: Workbench, todo: list[Task], out: Path, jobs: int, pace: Pac
                     console.say(f"{record['label']}, {record['bits']} bits, refused: {record['error']}")
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"Interrupted. {done:,} of {len(todo):,} runs were done and are kept. Go on: {console.command()}"
+            f"Interrupted. {done:,} of {len(todo):,} runs are done and kept. Continue: {console.command()}"
         ) from None
     return failed

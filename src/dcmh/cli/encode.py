@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_lines
+import os
 import shlex
 import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.cli import console, processes
+from dcmh.cli import console
 from dcmh.cli.index import load
 from dcmh.cli.options import Switch
 from dcmh.cli.source import as_table, say_skipped
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 KIND = "dcmh codes"
 HEADER = "codes.json"
+STARTED = time.time()
 
 
 def encode(
@@ -42,8 +49,8 @@ def encode(
     codes.npy holds packed codes, uint8 (items, bytes): bit 0 of a code is the lowest bit of byte 0. Line i of ids.txt
     names row i.
 
-    May be stopped or killed at any time: run the same command again, and it goes on. Several machines that share the
-    folders of data, model and codes work together: torchrun ... -m dcmh encode ...
+    May be stopped or killed at any time: the same command continues. Several machines that share the folders of data,
+    model and codes work together: torchrun ... -m dcmh encode ...
 
     Parameters
     ----------
@@ -52,13 +59,13 @@ def encode(
     model
         The folder that dcmh train wrote.
     modality
-        image or text, or whatever the model calls it.
+        image, text or another modality of the model.
     out
         The folder for the codes. Default: NAME.MODALITY.codes here.
     text
-        Table with the words, as for dcmh train.
+        Table with the texts, as for dcmh train.
     workers
-        Processes on this machine that share the work.
+        Number of processes on this machine that share the work.
     strict
         Exit code 3 if anything was skipped.
     device
@@ -70,19 +77,19 @@ def encode(
 
     if workers < 1:
         raise ParameterError(f"--workers must be at least 1, not {workers}.")
-    encoders = Encoders(model, device=processes.device_of(device))
+    encoders = Encoders(model, device=_local_device(device))
     if modality not in encoders.modalities:
-        raise ParameterError(f"{model} knows no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
+        raise ParameterError(f"{model} has no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
     items = load(data, text, model)
     encoders.check(items)
     if modality not in items.modalities or not items.observed(modality).any():
         raise DataError(f"No item of {data} has the modality {modality!r}. It has: {', '.join(items.modalities)}.")
     out = out or Path(f"{items.name or 'data'}.{modality}.codes")
     _check_out(out)
-    found = _encoded(encoders, items, modality, out, workers)
-    if found is None:  # the first process writes
+    encoded = _encode(encoders, items, modality, out, workers)
+    if encoded is None:  # rank 0 writes
         return 0
-    rows, packed, failed = found
+    rows, packed, failed = encoded
     skipped = [*items.skipped, *failed]
     record = _write(out, items, rows, packed, encoders, modality, skipped)
     shutil.rmtree(out.with_name(f".{out.name}.shards"), ignore_errors=True)
@@ -97,35 +104,37 @@ def encode(
 
 def _check_out(out: Path) -> None:
     if out.exists() and not (out / HEADER).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise ModelError(f"{out} exists and holds no dcmh codes, so it is not overwritten. Choose another --out.")
+        raise ModelError(
+            f"{out} exists but does not hold dcmh codes, so it is not overwritten.", hint="Choose another --out."
+        )
 
 
-def _encoded(
+def _encode(
     encoders: Encoders, items: Dataset, modality: str, out: Path, workers: int
 ) -> tuple[list[int], Any, list[tuple[str, str]]] | None:
-    """Rows, their packed codes, and what failed; None in a process that only helps."""
+    """Rows, their packed codes, and what failed; None in a process of rank 1 or more."""
     import numpy as np
 
     from dcmh import codes
     from dcmh.search.shards import Shards
 
     shards = Shards(out.with_name(f".{out.name}.shards"), encoders, items[modality], modality)
-    rank, size = processes.place()
+    rank, size = _rank_and_size()
     if console.follows():
-        shards.help(rank * len(shards.parts) // size, lambda: processes.is_fresh(out / HEADER))
+        shards.help(rank * len(shards.parts) // size, lambda: _is_fresh(out / HEADER))
         return None
     shards.open()
     done = shards.count()
     if done:
         console.say(f"{done:,} of {len(shards.rows):,} are encoded already.")
     try:
-        with processes.helpers(workers), console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
+        with _worker_processes(workers), console.progress("encoding", f"{encoders.kind(modality)}s") as bar:
             shards.work(progress=bar.update)
-            found, failed = shards.finish(bar.update)
+            packed_rows, failed = shards.finish(bar.update)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Stopped. What was encoded is kept. Go on: {console.command()}") from None
-    rows = sorted(found)
-    joined = b"".join(found[row] for row in rows)
+        raise KeyboardInterrupt(f"Stopped. The codes so far are kept. Continue: {console.command()}") from None
+    rows = sorted(packed_rows)
+    joined = b"".join(packed_rows[row] for row in rows)
     packed = np.frombuffer(joined, np.uint8).reshape(len(rows), codes.bytes_of(encoders.bits))
     return rows, packed, [(items.ids[row], failed[row]) for row in sorted(failed)]
 
@@ -139,7 +148,7 @@ def _write(
     modality: str,
     skipped: list[tuple[str, str]],
 ) -> dict[str, Any]:
-    """The folder, whole or not at all."""
+    """Write the folder atomically; returns codes.json."""
     import numpy as np
 
     from dcmh.util.atomic import whole_folder
@@ -166,3 +175,60 @@ def _write(
         if skipped:
             (draft / "skipped.tsv").write_text(as_table(skipped), encoding="utf-8")
     return record
+
+
+def _is_fresh(path: Path) -> bool:
+    """Whether a file was written since this process started."""
+    try:
+        return path.stat().st_mtime > STARTED
+    except OSError:
+        return False
+
+
+def _rank_and_size() -> tuple[int, int]:
+    """The rank of this process and the number of processes, from torchrun; 0 and 1 otherwise."""
+    return int(os.environ.get("RANK", "0")), max(1, int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def _local_device(device: str) -> str:
+    """With torchrun and device auto, a GPU for each process of the machine."""
+    if device != "auto" or "LOCAL_RANK" not in os.environ:
+        return device
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return f"cuda:{int(os.environ['LOCAL_RANK']) % count}" if count else device
+
+
+@contextlib.contextmanager
+def _worker_processes(workers: int) -> Iterator[None]:
+    """Within the block other processes run the same command, and the cores are divided among all."""
+    if workers == 1 or _rank_and_size()[1] > 1:
+        yield
+        return
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+    else:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # read when torch is loaded
+    before = os.environ.get("LOCAL_WORLD_SIZE")
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        os.environ["LOCAL_WORLD_SIZE"] = str(workers)  # for code that would take all cores
+        own = os.environ | {"WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads)}
+        for rank in range(1, workers):
+            command = [sys.executable, "-m", "dcmh", *console.typed()]
+            ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            started.append(
+                subprocess.Popen(command, env=own | ranks, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            )
+        yield
+    finally:
+        if before is None:
+            del os.environ["LOCAL_WORLD_SIZE"]
+        else:
+            os.environ["LOCAL_WORLD_SIZE"] = before
+        for process in started:
+            if process.poll() is None:
+                process.terminate()
+            process.wait()

@@ -1,4 +1,4 @@
-"""dcmh evaluate: a model measured on the queries that were held out when it was trained."""
+"""dcmh evaluate: measure a model on the queries held out in training."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def evaluate(
     device: str = "auto",
     json: Switch = False,
 ) -> None:
-    """Measure a model on its held-out queries: MAP, precision, hash lookup, beside chance.
+    """Measure a model on its held-out queries: MAP, precision and hash lookup, compared with chance.
 
     Parameters
     ----------
     model
         The folder that dcmh train wrote.
     data
-        Default: the data the model was trained on. Of other data, items that were trained on are left out. Where
-        there are no labels, the words that served as such in training serve again.
+        Default: the data the model was trained on. In other data, training items are left out. Without labels, the
+        words that served as labels in training serve again.
     ties
-        How items at equal distance count in the table's MAP: in database order, on average over all orders, relevant
-        ones first, or last. Default: the first two. JSON always has all four.
+        How MAP ranks items at equal distance: in database order, averaged over all orders, relevant ones first, or
+        last. Default: the first two. JSON always has all four.
     k
-        Count only the first k ranks in MAP. Default: all.
+        Maximum rank that counts in MAP. Default: all.
     text
-        Table with the words, as for dcmh train.
+        Table with the texts, as for dcmh train.
     device
         auto, cpu, cuda, cuda:1 or mps.
     json
@@ -61,17 +61,17 @@ def evaluate(
         hasher.device = where
     source = _source(model, data, text)
     whole, words = source.labelled()
-    found = readable(whole, _image_view(hasher), where)
-    say_skipped(found.skipped)
-    split, trained = _split(model, found.data, data)
+    loaded = readable(whole, _image_view(hasher), where)
+    say_skipped(loaded.skipped)
+    split, trained = _split(model, loaded.data, data)
     if words and not source.label_words and split.notes:
-        console.say("Labels are counted from the words anew: the model keeps none that it learned from.")
+        console.say("Labels are chosen from the words again: the model does not record those it learned from.")
     console.say(
         f"Measuring {model} ({hasher.name}, {hasher.bits} bits) on {len(split.query):,} queries of "
         f"{whole.name or 'the data'}, {len(split.database):,} in the database, on {where}."
     )
-    by: Relevance = "pairing" if split.query.labels is None else "labels"
-    report = dataclasses.replace(dcmh.evaluate(hasher, split, k=k, joint=True, relevance=by), train=trained)
+    relevance: Relevance = "pairing" if split.query.labels is None else "labels"
+    report = dataclasses.replace(dcmh.evaluate(hasher, split, k=k, joint=True, relevance=relevance), train=trained)
     if json:
         console.result_json(report.to_json())
     else:
@@ -80,10 +80,10 @@ def evaluate(
 
 
 def _source(model: Path, data: str | None, text: str | None) -> Source:
-    """DATA, or what the model folder says it was trained on."""
+    """DATA, or the data recorded in the model folder."""
     record = _read(model, RUN)
     if data is None and record is None:
-        raise ModelError(f"{model} does not say which data it was trained on. Name it: dcmh evaluate {model} DATA")
+        raise ModelError(f"{model} does not record its training data.", hint=f"Name it: dcmh evaluate {model} DATA")
     recorded = record["data"] if record else {}
     if data is None:
         return Source.from_record(recorded)
@@ -101,15 +101,15 @@ def _source(model: Path, data: str | None, text: str | None) -> Source:
 
 
 def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
-    """The recorded split and the number of training items; for other data a split of what was not trained on."""
+    """The recorded split and the number of training items; for other data, a split of the items not trained on."""
     from dcmh.data import Split
     from dcmh.methods import folder
 
     record = _read(model, folder.SPLIT)
     if record is None:
         raise ModelError(
-            f"{model} has no {folder.SPLIT}, so nothing says which items it learned from. Train it with dcmh train, "
-            "or measure it in Python with dcmh.evaluate(model, split)."
+            f"{model} has no {folder.SPLIT}, so its training items are unknown.",
+            hint="Train it with dcmh train, or measure it in Python with dcmh.evaluate(model, split).",
         )
     trained, queries = set(record["train"]), set(record["query"])
     if named is None or (trained | queries) <= set(data.ids):
@@ -120,18 +120,18 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
     fresh = [row for row, name in enumerate(data.ids) if name not in trained]
     if not fresh:
         raise DataError(
-            f"All {len(data):,} items of {named} have ids that the model was trained on, so none can be a query. "
-            "Give the whole data it was trained on, or items it has not seen."
+            f"All {len(data):,} items of {named} have ids that the model was trained on, so none can be a query.",
+            hint="Give all the data it was trained on, or items it has not seen.",
         )
     console.say(
-        f"{named} is not the data the model was trained on: {len(data) - len(fresh):,} of its {len(data):,} items were "
-        f"trained on (by id) and are left out; queries are drawn from the others."
+        f"{named} is not the training data: {len(data) - len(fresh):,} of its {len(data):,} items have ids of training "
+        f"items and are left out; queries are drawn from the others."
     )
     names = {PurePath(name).name for name in trained if PurePath(name).suffix}
     if alike := sum(PurePath(data.ids[row]).name in names for row in fresh):
         console.say(
-            f"{alike:,} of the others have the file name of an item that was trained on. If they are the same pictures under "
-            "other ids, these numbers are too good: give the data it was trained on."
+            f"{alike:,} of the others have the file name of a training item. If they are the same pictures under other ids, "
+            "these numbers are too good: give the training data."
         )
     return divide(data.take(fresh), None, None, 0), len(trained)
 

@@ -1,4 +1,4 @@
-"""The help pages: what a docstring says, in paragraphs that fill the terminal whatever its width."""
+"""Help pages: docstrings as paragraphs that fill the terminal, whatever its width."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ _COMMAND = re.compile(r"\s*(\$|>>>|Example:)\s")
 
 
 class HelpPage:
-    """How cyclopts is to show a help page.
-
-    By itself it wraps text to the terminal, but also keeps every line break of a docstring; here paragraphs lose theirs.
-    """
+    """A help formatter for cyclopts, which by itself keeps every line break of a docstring."""
 
     def __init__(self, command: str | None = None) -> None:
         self.command = command
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-        """One panel of parameters or commands."""
+        """Render a panel of parameters or commands."""
         from cyclopts.help import DefaultFormatter
 
         panel.description = _flowing(panel.description)
@@ -33,37 +30,37 @@ class HelpPage:
         DefaultFormatter()(console, options, panel)
 
     def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
-        """The line of the whole command."""
+        """Render the usage line."""
         from cyclopts.help import DefaultFormatter
 
         DefaultFormatter().render_usage(console, options, usage)
 
     def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
-        """What stands above the panels: of a command all that its docstring says, not only the line of the table."""
+        """Render the text above the panels: for a command the whole docstring, not only its line in the table."""
         from rich.text import Text
 
-        said = description.primary_renderable.plain if self.command is None else _documented(self.command)
-        console.print(Text(flowing(said)), end="\n\n")
+        text = description.primary_renderable.plain if self.command is None else _documented(self.command)
+        console.print(Text(flowing(text)), end="\n\n")
 
 
 def flowing(text: str) -> str:
-    """Each paragraph and each item of a list on one line. Commands keep theirs: what is indented, or after $ or Example:."""
+    """Each paragraph and list item on one line. Commands stay as they are: lines that are indented, or after $ or Example:."""
     lines: list[str] = []
-    open_ended, margin = False, 0  # whether a line can belong to the one before, and how far in, for that of a list
+    open_ended, margin = False, 0  # whether the next line can continue this one, and its indentation in a list
     for line in inspect.cleandoc(text).splitlines():
         item, depth = _ITEM.match(line), len(line) - len(line.lstrip())
-        belongs = open_ended and not item and (depth >= margin if margin else depth == 0)
-        apart = not line.strip() or _COMMAND.match(line) is not None or (depth > 0 and not item and not belongs)
-        if belongs and not apart:
+        continues = open_ended and not item and (depth >= margin if margin else depth == 0)
+        separate = not line.strip() or _COMMAND.match(line) is not None or (depth > 0 and not item and not continues)
+        if continues and not separate:
             lines[-1] += f" {line.lstrip()}"
         else:
             lines.append(line)
-            open_ended, margin = not apart, item.end(1) if item else 0
+            open_ended, margin = not separate, item.end(1) if item else 0
     return "\n".join(lines)
 
 
 def _flowing(description: Any) -> Any:
-    """The same for what cyclopts made of a docstring."""
+    """The same for a description that cyclopts has parsed."""
     from cyclopts.help import InlineText
     from rich.text import Text
 
@@ -73,6 +70,6 @@ def _flowing(description: Any) -> Any:
 
 
 def _documented(command: str) -> str:
-    """The docstring of a command, up to its parameters, which have panels."""
+    """The docstring of a command without its parameters, which have panels."""
     function = getattr(importlib.import_module(f"dcmh.cli.{command}"), command)
     return (inspect.getdoc(function) or "").partition("\n\nParameters\n---")[0]

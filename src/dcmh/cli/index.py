@@ -1,4 +1,4 @@
-"""dcmh index: a folder of photos becomes something to search, and is kept up to date."""
+"""dcmh index: build an index of a folder of photos, or update it."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ def index(
     device: str = "auto",
     json: Switch = False,
 ) -> int:
-    """Make an index of pictures and words, or bring it up to date: only what is new or changed is encoded.
+    """Build an index of pictures and texts, or update it: only new and changed items are encoded.
 
-    May be stopped or killed at any time: run the same command again, and it goes on.
+    May be stopped or killed at any time: the same command continues.
 
     Parameters
     ----------
     data
-        A folder of photos, with or without text, or anything else that dcmh train takes.
+        A folder of photos, with or without texts, or anything else that dcmh train takes.
     model
-        The folder that dcmh train wrote; the index keeps a copy. Default: the one that the index has; for a new index the
-        starter model, which knows any pictures without training.
+        The folder that dcmh train wrote; the index keeps a copy. Default: the model of the index; for a new index the
+        starter model, which works for any pictures without training.
     out
         The index folder, or a collection on a server: postgresql://user@host/database?collection=photos or
-        milvus://host/photos. Default: NAME.dcmh here, after the data's name.
+        milvus://host/photos. Default: NAME.dcmh, named after the data, in the working folder.
     text
-        Table with the words, as for dcmh train.
+        Table with the texts, as for dcmh train.
     text_encoder
-        Of the starter model: use-multilingual (16 languages) or minilm (English). Default: use-multilingual.
+        Text encoder of the starter model: use-multilingual (16 languages) or minilm (English). Default: use-multilingual.
     codes
-        each: a code for each modality that an item has; joint: one code per item, from all that it has. Default: as the
-        index is; each for a new one.
+        each: a code for each modality of an item; joint: one code per item, from all its modalities. Default: as in the
+        index; each for a new one.
     prune
         Remove items that are no longer in the data, or keep them.
     rebuild
-        Start anew, for example with another model.
+        Start from scratch, for example with another model.
     strict
         Exit code 3 if anything was skipped.
     device
@@ -74,46 +74,46 @@ def index(
     from dcmh.methods import starter
 
     if device != "auto":
-        _resolve(device)  # what is not there should be said before the work
+        _resolve(device)  # a missing device is an error before the work
     where = _target(data, out)
     model = _model(where, model, rebuild=rebuild)
     items = load(data, text, model)
     place = where or Path(f"{items.name or 'data'}.dcmh")
     model = model or _model(place, None, rebuild=rebuild)
     if model is not None and text_encoder is not None:
-        raise ParameterError(f"--text-encoder chooses a starter model, but {model} is the model here. Leave it out.")
+        raise ParameterError(f"--text-encoder chooses a starter model, but the model is {model}.", hint="Leave it out.")
     model = model or starter.folder(text_encoder)
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     _say_unread(items, data, text, model)
     began = time.monotonic()
     choices = {"rebuild": rebuild, "keep_gone": not prune, "codes": codes, "device": device}
-    found = _build(items, model, place, choices)
-    changes = found.changes
+    built = _build(items, model, place, choices)
+    changes = built.changes
     assert changes is not None
     say_skipped(changes.skipped, f", listed in {place / 'skipped.tsv'}" if isinstance(place, Path) else "")
     if json:
-        console.result_json(_record(found, place, time.monotonic() - began))
+        console.result_json(_record(built, place, time.monotonic() - began))
     else:
-        kept = " The gone items are kept." if changes.gone and not prune else ""
+        kept = " The items that are gone are kept." if changes.gone and not prune else ""
         console.result(f"{changes}{kept}")
-    console.say(_summary(found, place))
-    found.close()
+    console.say(_summary(built, place))
+    built.close()
     return 3 if strict and changes.skipped else 0
 
 
 def load(data: str, text: str | None, model: Path | None = None) -> Dataset:
-    """All items, also partial ones, in the model's modalities; sources that know no such choice give what they have."""
+    """All items, also partial ones, in the model's modalities; loaders without these options give what they have."""
     try:
-        return Source(data, text, keep_partial=True, modalities=None if model is None else _asked(model)).load()
+        return Source(data, text, keep_partial=True, modalities=None if model is None else _columns(model)).load()
     except ParameterError as error:
-        if "keep_partial" not in str(error) and "modalities" not in str(error):
+        if error.which not in ("keep_partial", "modalities"):
             raise
         return Source(data, text).load()
 
 
-def _asked(model: Path) -> str | None:
-    """The columns of a table that a model looks at, each where it is there; None for image and text."""
+def _columns(model: Path) -> str | None:
+    """The columns of a table that a model reads, all optional; None for image and text."""
     from dcmh.methods import folder
 
     kinds = {name: view["kind"] for name, view in folder.read_record(model)["modalities"].items()}
@@ -123,7 +123,7 @@ def _asked(model: Path) -> str | None:
 
 
 def _say_unread(items: Dataset, data: str, text: str | None, model: Path) -> None:
-    """Say which words of the data are left out, as the model knows words by other names only."""
+    """Say which texts of the data are left out because the model has other names for its texts."""
     from dcmh.methods import folder
 
     kinds = {name: view["kind"] for name, view in folder.read_record(model)["modalities"].items()}
@@ -134,12 +134,12 @@ def _say_unread(items: Dataset, data: str, text: str | None, model: Path) -> Non
     if unread:
         named, has = ", ".join(unread), "modality" if len(unread) == 1 else "modalities"
         console.say(
-            f"{items.name}: {named} left out, as the model has no such {has}: it knows words as {', '.join(known)}."
+            f"{items.name}: {named} left out, because the model has no such {has}; its texts are: {', '.join(known)}."
         )
 
 
 def _texts(items: Dataset, data: str, text: str | None) -> list[str]:
-    """The modalities in which the data has words; it was perhaps asked for other columns only."""
+    """The text modalities of the data, even if only other columns were loaded."""
     if not any(column.kind == "text" for column in items.columns.values()):
         try:
             items = Source(data, text, keep_partial=True).load()
@@ -208,22 +208,22 @@ def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> 
     )
     try:
         with console.progress("encoding", "images" if "image" in record["modalities"] else "items") as bar:
-            told = _told(choices["device"], bar.update)
-            return SearchIndex.build(model, items, out, progress=told, **choices)
+            progress = _progress(choices["device"], bar.update)
+            return SearchIndex.build(model, items, out, progress=progress, **choices)
     except KeyboardInterrupt:
         again = shlex.join(word for word in shlex.split(console.command()) if word != "--rebuild")
-        raise KeyboardInterrupt(f"Stopped. What was encoded is kept in {out}. Go on: {again}") from None
+        raise KeyboardInterrupt(f"Stopped. The codes so far are kept in {out}. Continue: {again}") from None
 
 
-def _told(device: str, update: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Progress that first says where pictures are encoded; where none are, torch is never loaded."""
-    said = False
+def _progress(device: str, update: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """A progress callback that first names the device, if pictures are encoded; otherwise torch is never loaded."""
+    announced = False
 
     def show(done: int, total: int) -> None:
-        nonlocal said
-        if not said and "torch" in sys.modules:
+        nonlocal announced
+        if not announced and "torch" in sys.modules:
             console.say(f"Encoding pictures on {_resolve(device)}.")
-            said = True
+            announced = True
         update(done, total)
 
     return show
@@ -235,40 +235,40 @@ def _resolve(device: str) -> str:
     return str(devices.resolve(device))
 
 
-def _record(found: SearchIndex, out: Place, seconds: float) -> dict[str, Any]:
-    changes = found.changes
+def _record(index: SearchIndex, out: Place, seconds: float) -> dict[str, Any]:
+    changes = index.changes
     assert changes is not None
     counts = {name: getattr(changes, name) for name in ("new", "changed", "moved", "gone", "unchanged")}
     return {
         "index": str(out),
         **counts,
         "skipped": [{"file": file, "reason": reason} for file, reason in changes.skipped],
-        "items": len(found),
-        "codes": found.modalities,
-        "bits": found.bits,
-        "model": found.fingerprint,
-        **({"recall": found.recall} if found.recall else {}),
+        "items": len(index),
+        "codes": index.modalities,
+        "bits": index.bits,
+        "model": index.fingerprint,
+        **({"recall": index.recall} if index.recall else {}),
         "seconds": round(seconds, 2),
     }
 
 
-def _summary(found: SearchIndex, out: Place) -> str:
-    fine = found.encoders.fine
-    size = sum(found.modalities.values()) * (-(-found.bits // 8) + (0 if fine is None else fine.dimensions))
-    counts = ", ".join(f"{count:,} by {name}" for name, count in found.modalities.items())
-    words = found.encoders.words
-    asked, known = "photo.jpg", ""
+def _summary(index: SearchIndex, out: Place) -> str:
+    fine = index.encoders.fine
+    size = sum(index.modalities.values()) * (-(-index.bits // 8) + (0 if fine is None else fine.dimensions))
+    counts = ", ".join(f"{count:,} by {name}" for name, count in index.modalities.items())
+    words = index.encoders.words
+    query, known = "photo.jpg", ""
     meaning = fine.encoder if fine is not None else None if words is None else words.encoder
     if words is not None and meaning is not None:
-        asked, known = "dog on the beach", f" Any words find them (text encoder {meaning.name})."
+        query, known = "dog on the beach", f" Any words can be searched for (text encoder {meaning.name})."
     elif words is not None:
-        asked = " ".join(words.bag.words_[:2])
+        query = " ".join(words.bag.words_[:2])
         known = f" It knows {len(words.bag):,} words; others in a query are ignored."
     shown = f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
-    if found.recall:
-        shares = ", ".join(f"{share:.3f} by {name}" for name, share in found.recall.items())
+    if index.recall:
+        shares = ", ".join(f"{share:.3f} by {name}" for name, share in index.recall.items())
         known += f" Searches are approximate: on items of the collection they found {shares} of the 10 nearest."
     return (
-        f"Wrote {out}: {len(found):,} items ({counts or 'no codes'}), {shown} of codes.{known} "
-        f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(asked)}"
+        f"Wrote {out}: {len(index):,} items ({counts or 'no codes'}), {shown} of codes.{known} "
+        f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(query)}"
     )

@@ -1,4 +1,4 @@
-"""dcmh info: what a folder or file is, and how it was made."""
+"""dcmh info: show what a folder or file is, and how it was made."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dcmh.cli import console
+from dcmh.cli.learning import RUN, SKIPPED, STATE
 from dcmh.cli.options import Switch
-from dcmh.cli.workspace import STATE
 from dcmh.errors import DataError
 from dcmh.stores.address import is_address, parse
 
 
 def info(path: str, /, *, json: Switch = False) -> None:
-    """Say what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.
+    """Show what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.
 
     Parameters
     ----------
@@ -33,56 +33,55 @@ def info(path: str, /, *, json: Switch = False) -> None:
     console.result(console.fields([("path", path), ("kind", kind), *_lines(record)]))
 
 
-def _look(place: Path, named: str) -> tuple[str, dict[str, Any]]:
+def _look(path: Path, named: str) -> tuple[str, dict[str, Any]]:
     from dcmh.methods import folder
 
-    if folder.is_model(place):
-        return "model", _model(place)
-    state = place / STATE if place.is_dir() else place
+    if folder.is_model(path):
+        return "model", _model(path)
+    state = path / STATE if path.is_dir() else path
     if state.name == STATE and state.is_file():
         return "unfinished training", _checkpoint(state)
-    if (place / "index.json").is_file():
-        return "search index", _search_index(place)
-    if (place / "codes.json").is_file():
-        return "codes", _codes(place)
-    if (place / "hamming.json").is_file():
-        return "Hamming index", _index(place / "hamming.json")
-    if _is_results(place):
-        return "results of dcmh bench", _results(place)
+    if (path / "index.json").is_file():
+        return "search index", _search_index(path)
+    if (path / "codes.json").is_file():
+        return "codes", _codes(path)
+    if (path / "hamming.json").is_file():
+        return "Hamming index", _index(path / "hamming.json")
+    if _is_results(path):
+        return "results of dcmh bench", _results(path)
     from dcmh.cli.data import describe
     from dcmh.cli.source import Source
 
     return "data", describe(Source(named).load())
 
 
-def _model(place: Path) -> dict[str, Any]:
-    from dcmh.cli.learning import RUN, SKIPPED
+def _model(path: Path) -> dict[str, Any]:
     from dcmh.methods import folder
 
-    record = folder.read_record(place)
-    history = folder.read_history(place)
-    run, report = _read(place / RUN), _read(place / folder.REPORT)
-    found: dict[str, Any] = {
+    record = folder.read_record(path)
+    history = folder.read_history(path)
+    run, report = _read(path / RUN), _read(path / folder.REPORT)
+    summary: dict[str, Any] = {
         name: record[name] for name in ("method", "bits", "fingerprint", "parameters", "modalities")
     }
-    found["trained_on"] = record.get("trained_on", {}) | ({"source": run["data"]["data"]} if run else {})
+    summary["trained_on"] = record.get("trained_on", {}) | ({"source": run["data"]["data"]} if run else {})
     if run:
-        found["label_words"] = run["data"].get("label_words")
-        found |= {name: run.get(name) for name in ("command", "device", "seconds", "finished", "skipped")}
+        summary["label_words"] = run["data"].get("label_words")
+        summary |= {name: run.get(name) for name in ("command", "device", "seconds", "finished", "skipped")}
         if run.get("skipped"):
-            found["skipped_list"] = str(place / SKIPPED)
-    found["versions"] = run["versions"] if run else record.get("versions", {})
-    found["iterations"] = len(history)
-    found["bytes"] = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
+            summary["skipped_list"] = str(path / SKIPPED)
+    summary["versions"] = run["versions"] if run else record.get("versions", {})
+    summary["iterations"] = len(history)
+    summary["bytes"] = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     if report:
         directions = {name: value for name, value in report.items() if "_to_" in name}
-        found["measured"] = {
+        summary["measured"] = {
             "queries": report["queries"],
             "database": report["database"],
             "chance": report["chance"],
             "map": {name: value["map"]["stable"] for name, value in directions.items()},
         }
-    return found
+    return summary
 
 
 def _checkpoint(state: Path) -> dict[str, Any]:
@@ -90,13 +89,15 @@ def _checkpoint(state: Path) -> dict[str, Any]:
 
     try:
         with safe_open(state, framework="numpy") as file:
-            said = file.metadata() or {}
-        version, fingerprint, parameters = json_lines.loads(said["identity"])
-        history = json_lines.loads(said["record"])["history"]
+            metadata = file.metadata() or {}
+        version, fingerprint, parameters = json_lines.loads(metadata["identity"])
+        history = json_lines.loads(metadata["record"])["history"]
     except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise DataError(f"The checkpoint {state} is damaged ({error}). Delete it to start anew.") from error
-    found = {"done": len(history), "of": history[-1]["epochs"] if history else None, "parameters": parameters}
-    return found | {
+        raise DataError(
+            f"The checkpoint {state} is damaged ({error}).", hint="Delete it to start from the beginning."
+        ) from error
+    summary = {"done": len(history), "of": history[-1]["epochs"] if history else None, "parameters": parameters}
+    return summary | {
         "data": fingerprint,
         "versions": {"dcmh": version},
         "next": "the command that was interrupted, with --resume",
@@ -118,7 +119,7 @@ def _search_index(place: Path) -> dict[str, Any]:
     listed = place / layout.SKIPPED
     files = [file for file in place.rglob("*") if file.is_file()]
     current = header["generation"] == catalogue.generation
-    found = {
+    summary = {
         "items": len(catalogue),
         "codes": header["codes"] if current else catalogue.code_counts(),
         "bits": header["bits"],
@@ -132,7 +133,7 @@ def _search_index(place: Path) -> dict[str, Any]:
         "versions": {"dcmh": header.get("version")},
     }
     catalogue.close()
-    return found
+    return summary
 
 
 def _collection(address: str) -> dict[str, Any]:
@@ -162,22 +163,22 @@ def _collection(address: str) -> dict[str, Any]:
 
 
 def _state(update: str | None, *, current: bool) -> str:
-    """Whether dcmh index came to its end, and whether somebody else has changed the index since."""
+    """Whether dcmh index finished, and whether the index has been changed since."""
     from dcmh.stores.base import FINISHED, UNFINISHED
 
-    if update == UNFINISHED or (update != FINISHED and not current):  # nothing is noted in an older index
+    if update == UNFINISHED or (update != FINISHED and not current):  # older indexes do not record it
         return "unfinished: run dcmh index again"
     return "ready" if current else "ready; changed since dcmh index ran, by dcmh serve or a program"
 
 
-def _codes(place: Path) -> dict[str, Any]:
-    record: dict[str, Any] = _read(place / "codes.json") or {}
+def _codes(path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = _read(path / "codes.json") or {}
     return {name: value for name, value in record.items() if name != "kind"}
 
 
-def _is_results(place: Path) -> bool:
+def _is_results(path: Path) -> bool:
     """Whether a folder holds results: its first JSON file is a run of a method."""
-    file = next(place.rglob("*.json"), None) if place.is_dir() else None
+    file = next(path.rglob("*.json"), None) if path.is_dir() else None
     try:
         record = None if file is None else json_lines.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -185,10 +186,10 @@ def _is_results(place: Path) -> bool:
     return isinstance(record, dict) and {"format", "method", "varied", "parameters"} <= set(record)
 
 
-def _results(place: Path) -> dict[str, Any]:
+def _results(path: Path) -> dict[str, Any]:
     from dcmh.experiments import tables
 
-    runs = tables.read(place)
+    runs = tables.read(path)
     return {
         "data": sorted({run.data for run in runs}),
         "runs": len(runs),
@@ -197,7 +198,7 @@ def _results(place: Path) -> dict[str, Any]:
         "features": sorted({run.features for run in runs}),
         "lengths": sorted({run.bits for run in runs}),
         "seeds": sorted({run.seed for run in runs}),
-        "next": f"dcmh report {place}",
+        "next": f"dcmh report {path}",
     }
 
 
@@ -207,22 +208,22 @@ def _read(path: Path) -> Any:
     try:
         return json_lines.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}). Make it again, or copy the folder again.") from error
+        raise DataError(f"{path} is damaged ({error}).", hint="Make it again, or copy the folder again.") from error
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
-    return [(name, _said(value)) for name, value in record.items() if value not in (None, [], {})]
+    return [(name, _formatted(value)) for name, value in record.items() if value not in (None, [], {})]
 
 
-def _said(value: Any) -> object:
-    """A value on one line; what is nested as name value, name value."""
+def _formatted(value: Any) -> object:
+    """A value on one line; nested values as name value, name value."""
     if isinstance(value, dict):
         return ", ".join(
-            f"{name} {_said(part)}" if not isinstance(part, dict) else f"{name} ({_said(part)})"
+            f"{name} {_formatted(part)}" if not isinstance(part, dict) else f"{name} ({_formatted(part)})"
             for name, part in value.items()
         )
     if isinstance(value, list):
-        return "; ".join(str(_said(part)) for part in value)
+        return "; ".join(str(_formatted(part)) for part in value)
     if isinstance(value, float):
         return f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,21 +1,25 @@
-"""One training run: fit with a way to go on after an interruption, measure, write the model folder in one go."""
+"""One training run: fit with checkpoints, measure, write the model folder atomically."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import json
 import platform
+import shutil
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
 from dcmh.cli import console, source
-from dcmh.cli.workspace import Workspace, gentle_stop
-from dcmh.errors import DeviceError, TrainingStopped
+from dcmh.errors import BusyError, DeviceError, TrainingStopped
+from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
@@ -23,13 +27,14 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 RUN, SKIPPED = "run.json", "skipped.tsv"
+STATE = "state.safetensors"
 
 
 def learn(
     model: Hasher, split: Split, out: Path, *, resume: bool, record: Mapping[str, Any], fine: Mapping[str, Any]
 ) -> Report:
-    """Fit, measure, save: the model folder appears whole, at the end; until then the state lies in MODEL.checkpoint."""
-    work = Workspace(out)
+    """Fit, measure, save. The model folder appears at the end; until then the state is in MODEL.checkpoint."""
+    work = CheckpointFolder(out)
     work.open(resume=resume)
     finished = False
     try:
@@ -44,15 +49,15 @@ def learn(
 
 
 def follow(model: Hasher, split: Split, out: Path, fine: Mapping[str, Any]) -> None:
-    """Train with the first process of torchrun, from the same state; it writes what comes of it."""
+    """Train as a torchrun process of rank 1 or more; rank 0 writes the model."""
     if "checkpoint" not in inspect.signature(model.fit).parameters:
         return
     with gentle_stop() as stop:
-        model.fit(split.train, checkpoint=Workspace(out).state, stop=stop, **fine)  # type: ignore[call-arg]
+        model.fit(split.train, checkpoint=CheckpointFolder(out).state, stop=stop, **fine)  # type: ignore[call-arg]
 
 
 def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str, Any]) -> Report:
-    """Measure on the held-out queries; write the model with its split, report, skipped files and run, or nothing."""
+    """Measure on the held-out queries; write the model with its split, report, skipped files and run, atomically."""
     from dcmh import evaluate
     from dcmh.methods import folder
     from dcmh.search import calibration
@@ -63,7 +68,7 @@ def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str
     held_out = calibration.measure(model, split)
     record["seconds"]["evaluation"] = round(time.monotonic() - began, 2)
     skipped = record["skipped"]
-    run = {"format": 1, **record, "skipped": len(skipped), **_circumstances()}
+    run = {"format": 1, **record, "skipped": len(skipped), **_environment()}
     extra = {
         folder.SPLIT: split.to_text() + "\n",
         folder.REPORT: json.dumps(report.to_json() | {calibration.HELD: held_out}, indent=1) + "\n",
@@ -75,7 +80,7 @@ def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str
     return report
 
 
-def _circumstances() -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     import numpy
     import torch
 
@@ -86,8 +91,8 @@ def _circumstances() -> dict[str, Any]:
     }
 
 
-def _fit(model: Hasher, train: Dataset, work: Workspace, fine: Mapping[str, Any]) -> float:
-    """Learn; the seconds of iterations made before an interruption."""
+def _fit(model: Hasher, train: Dataset, work: CheckpointFolder, fine: Mapping[str, Any]) -> float:
+    """Fit the model; returns the seconds of iterations before an interruption."""
     import torch
 
     can_resume = "checkpoint" in inspect.signature(model.fit).parameters
@@ -95,24 +100,25 @@ def _fit(model: Hasher, train: Dataset, work: Workspace, fine: Mapping[str, Any]
     try:
         with console.progress(model.name) as bar:
             if not can_resume:
-                model.fit(train, progress=shown(bar), **fine)
+                model.fit(train, progress=show_on(bar), **fine)
                 return 0.0
-            show, now = shown(bar), []  # iterations of this process
+            show, own_rows = show_on(bar), []  # rows: iterations of this process
 
             def progress(row: Mapping[str, Any]) -> None:
-                now.append(row)
+                own_rows.append(row)
                 show(row)
 
             with gentle_stop() as stop:
                 model.fit(train, progress=progress, checkpoint=work.state, stop=stop, **fine)  # type: ignore[call-arg]
             history: list[Mapping[str, Any]] = getattr(model, "history_", [])
-            return float(sum(row["seconds"] for row in history[: len(history) - len(now)]))
+            return float(sum(row["seconds"] for row in history[: len(history) - len(own_rows)]))
     except TrainingStopped as error:
-        stopped = str(error).partition(". ")[0]
-        raise TrainingStopped(f"{stopped}; the state is saved in {work.folder}. Go on: {again}") from error
+        raise TrainingStopped(
+            f"{error.what} The state is saved in {work.folder}.", hint=f"Continue: {again}"
+        ) from error
     except KeyboardInterrupt:
         kept = (
-            f"The state saved last is in {work.folder}. Go on: {again}"
+            f"The last saved state is in {work.folder}. Continue: {again}"
             if work.state.is_file()
             else "Nothing was written."
         )
@@ -120,27 +126,27 @@ def _fit(model: Hasher, train: Dataset, work: Workspace, fine: Mapping[str, Any]
     except torch.OutOfMemoryError as error:
         size = getattr(model, "batch_size", None) or 128
         raise DeviceError(
-            f"CUDA ran out of memory at batch size {size}. Try --batch-size {max(2, size // 2)}: the result is "
-            "comparable, not identical; or --device cpu."
+            f"CUDA ran out of memory at batch size {size}.",
+            hint=f"Try --batch-size {max(2, size // 2)}, with comparable but not identical results, or --device cpu.",
         ) from error
 
 
-def shown(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
-    """A progress record on the bar: the terms of the loss, the MAP of held-out training items, and the time left.
+def show_on(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
+    """A callback that shows progress: the terms of the loss, the MAP of held-out training items, the time left.
 
-    While an image network rests, iterations are many times faster than when it learns: no time left is said then.
+    With a frozen image network iterations are many times faster than with a trained one: no time left is shown then.
     """
     from dcmh.evaluation import short
 
     calls = itertools.count(1)
-    rested = False
+    was_frozen = False
 
     def show(record: Mapping[str, Any]) -> None:
-        nonlocal rested
-        resting = bool(record.get("resting"))
-        if rested and not resting:
-            bar.start_anew()
-        rested = resting
+        nonlocal was_frozen
+        frozen = bool(record.get("resting"))
+        if was_frozen and not frozen:
+            bar.reset_pace()
+        was_frozen = frozen
         names = [name for name, value in record.items() if isinstance(value, float) and name != "seconds"]
         detail = [f"{name} {record[name]:.3f}" for name in names]
         directions = record.get("map") or {}
@@ -149,7 +155,59 @@ def shown(bar: console.Bar) -> Callable[[Mapping[str, Any]], None]:
                 "MAP* " + " ".join(f"{short(name, directions)} {value:.3f}" for name, value in directions.items())
             )
         done = int(record.get("epoch", next(calls)))
-        later = "(slower when the image network learns)" if resting else None
+        later = "(slower once the image network is trained)" if frozen else None
         bar.update(done, int(record.get("epochs", done)), " ".join(detail), left=later)
 
     return show
+
+
+class CheckpointFolder:
+    """MODEL.checkpoint beside MODEL: the state of an unfinished training. One training at a time."""
+
+    def __init__(self, model: Path) -> None:
+        self.folder = model.with_name(f"{model.name}.checkpoint")
+        self.state = self.folder / STATE
+        self._lock = contextlib.ExitStack()
+
+    def open(self, *, resume: bool) -> None:
+        """Make the folder. With `resume` an unfinished training continues, else it is dropped; a message says so."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._lock.enter_context(locked(self.folder / "lock")):
+            raise BusyError(
+                f"Another dcmh train is writing {self.folder}.", hint="Wait for it, or choose another --out."
+            )
+        if resume and not self.state.is_file():
+            console.say(f"Nothing to resume in {self.folder}; starting from the beginning.")
+        elif resume:
+            console.say(f"Resuming from {self.folder}.")
+        elif self.state.is_file():
+            console.say(
+                f"{self.folder} holds an unfinished training, which is dropped (--resume would have continued it)."
+            )
+            self.state.unlink()
+
+    def close(self, *, finished: bool) -> None:
+        """Remove the folder, unless it holds the state of an unfinished training."""
+        if finished or not self.state.is_file():
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._lock.close()
+
+
+@contextlib.contextmanager
+def gentle_stop() -> Iterator[Callable[[], bool]]:
+    """Within the block the first Ctrl-C (or SIGTERM) only sets a flag, which the yielded function returns; the second stops."""
+    requested = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested:
+            raise KeyboardInterrupt("Stopped at once. The last saved state is kept: continue with --resume.")
+        requested = True
+        console.say_from_signal("Finishing this iteration, then saving. Ctrl-C again stops at once.")
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

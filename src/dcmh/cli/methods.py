@@ -1,4 +1,4 @@
-"""dcmh methods: which hashing methods there are, and what one is."""
+"""dcmh methods: list the hashing methods, or describe one."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def methods(name: str | None = None, /, *, json: Switch = False) -> None:
         if not json:
             console.say(f"Next: dcmh train DATA --method {name}")
         return
-    found = [
+    rows = [
         {"name": name, "labels": methods.get(name).uses_labels, "paper": paper}
         for name, paper in methods.available().items()
     ]
     if json:
-        console.result_json(found)
+        console.result_json(rows)
     else:
-        rows = [[row["name"], _labels(str(row["name"]), bool(row["labels"])), row["paper"]] for row in found]
-        console.result(console.table(["name", "labels", "paper"], rows))
+        cells = [[row["name"], _labels(str(row["name"]), bool(row["labels"])), row["paper"]] for row in rows]
+        console.result(console.table(["name", "labels", "paper"], cells))
 
 
 def _labels(name: str, used: bool) -> str:
@@ -49,8 +49,8 @@ def _labels(name: str, used: bool) -> str:
 
 
 def _describe(name: str, kind: type[Hasher]) -> dict[str, Any]:
-    module = inspect.getdoc(sys.modules[kind.__module__]) or ""
-    paper, _, rest = module.partition("\n")
+    module = sys.modules.get(f"dcmh.methods.{name.replace('-', '_')}") or sys.modules[kind.__module__]
+    paper, _, rest = (inspect.getdoc(module) or "").partition("\n")
     return {
         "name": name,
         "paper": paper,

@@ -1,6 +1,6 @@
-"""The settings of `dcmh train`: flags, a TOML file with the same names, and the constructor of the method they end in.
+"""The settings of `dcmh train`: flags, a TOML file with the same names, and the method they configure.
 
-Every setting is None until it is given, so that a flag wins over the file and the file over the method's own default.
+Every setting is None unless given: a flag overrides the file, and the file overrides the method's default.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ Switch = Annotated[bool, Parameter(negative="", show_default=False)]
 @Parameter(name="*", group="Data")
 @dataclass
 class DataOptions:
-    """Which items, and how they are divided."""
+    """Which items to load, and how to split them."""
 
     text: str | None = None
-    """Table with the words: FILE, or FILE:image column,text column. Default: what the folder holds."""
+    """Table with the texts: FILE, or FILE:image column,text column. Default: what the folder holds."""
     modalities: str | None = None
     """Columns of the table that are modalities, such as image,title,tags,audio. Default: image,text."""
     keep_partial: Flag = None
     """Keep items that lack a modality, such as photos without text, for methods that learn from them."""
     min_tag_count: int | None = None
-    """Without labels, words in at least so many texts serve as labels. Default: 0.5 % of the texts, at least 5."""
+    """Without labels, words that occur in at least this many texts serve as labels. Default: 0.5 % of the texts, at least 5."""
     queries: int | None = None
-    """Held-out queries. Default: the split the data came with, or 5 % of the items (50 to 2,000, at most a fifth)."""
+    """Number of held-out queries. Default: the split of the data, or 5 % of the items (50 to 2,000, at most a fifth)."""
     train_size: int | None = None
-    """Items to learn from. Default: all that are not queries."""
+    """Number of items to learn from. Default: all that are not queries."""
 
 
 @Parameter(name="*", group="Method")
 @dataclass
 class MethodOptions:
-    """Which method learns, and its settings."""
+    """Which method to use, and its settings."""
 
     method: str | None = None
-    """A name of dcmh methods. Default: dcmh."""
+    """A method listed by dcmh methods. Default: dcmh."""
     bits: int | None = None
     """Length of the codes, 1 to 1024. Default: 64."""
     seed: int | None = None
-    """Of the split and of the method. Default: 0."""
+    """Random seed of the split and of the method. Default: 0."""
     device: str | None = None
-    """auto, cpu, cuda, cuda:1 or mps. Default: auto, a GPU where there is one."""
+    """auto, cpu, cuda, cuda:1 or mps. Default: auto, a GPU if there is one."""
     text_encoder: str | None = None
-    """What texts are seen with: use-multilingual, minilm, a folder with model.onnx and tokenizer.json, or none for a
-    bag of words alone. Default: use-multilingual; for the paper's recipe the bag of words."""
+    """Encoder of texts: use-multilingual, minilm, a folder with model.onnx and tokenizer.json, or none for a bag of
+    words only. Default: use-multilingual; for the paper's recipe the bag of words."""
     fine: int | None = None
-    """Bytes per item that order what the codes find: 64, 128 or 256, or 0 for none. Default: 128."""
+    """Bytes per item of the vectors that rank what the codes find: 64, 128 or 256, or 0 for none. Default: 128."""
     option: Annotated[list[str] | None, Parameter(negative="")] = None
     """Any setting of the method, as NAME=VALUE; may be repeated. dcmh methods NAME lists them."""
 
@@ -70,35 +70,35 @@ class MethodOptions:
 @Parameter(name="*", group="Settings of DCMH")
 @dataclass
 class DCMHOptions:
-    """The settings of DCMH's constructor, by the same names."""
+    """The parameters of DCMH's constructor, by the same names."""
 
     recipe: Literal["stable", "paper"] | None = None
-    """stable, or the paper's own literally. Default: stable."""
+    """stable, or paper for the paper's own, literally. Default: stable."""
     gamma: float | None = None
-    """Weight of quantisation. Default: 1."""
+    """Weight of the quantisation term. Default: 1."""
     eta: float | None = None
-    """Weight of balance. Default: 1."""
+    """Weight of the balance term. Default: 1."""
     epochs: int | None = None
-    """Outer iterations. Default: 40, more for few items, half as many again to fine-tune; 500 for paper."""
+    """Number of outer iterations. Default: 40, more for few items, half as many again to fine-tune; 500 for paper."""
     batch_size: int | None = None
-    """Items in a step. Default: 128; 256 from 4,000 items on, but for the paper's recipe."""
+    """Items per step. Default: 128; 256 for 4,000 items or more, except with the paper's recipe."""
     learning_rate: float | None = None
-    """Of the stable recipe. Default: 0.001."""
+    """Learning rate of the stable recipe. Default: 0.001."""
     hidden: int | None = None
     """Width of the hash networks. Default: 4096."""
     dropout: float | None = None
-    """Of the hash networks. Default: 0.4."""
+    """Dropout of the hash networks. Default: 0.4."""
     network: str | None = None
-    """For pictures: efficientnet-lite0 or cnn-f. Default: efficientnet-lite0."""
+    """Image network: efficientnet-lite0 or cnn-f. Default: efficientnet-lite0."""
     finetune: bool | None = None
-    """Train the image network as well, after the hash layers, in the last third of the run. Meant for a GPU."""
+    """Also train the image network, after the hash layers, in the last third of the run. Meant for a GPU."""
     weights: Path | None = None
     """MatConvNet's imagenet-vgg-f.mat, for cnn-f."""
     similarity: str | None = None
     """What makes items similar: labels, folders, tags, tags:MODALITY, labels+tags, labels+tags:MODALITY,
     pairs:FILE or pairing. Default: labels."""
     validation: float | None = None
-    """Share of the training items held out to show the MAP on them. Default: 0.04."""
+    """Share of the training items held out to show MAP during training. Default: 0.04."""
     precision: str | None = None
     """bfloat16, tf32, float32 or float64. Default: bfloat16 in image networks on a GPU, float32 on a CPU."""
 
@@ -107,41 +107,39 @@ Options = TypeVar("Options", DataOptions, MethodOptions, DCMHOptions)
 
 
 def read_config(file: Path) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
-    """The settings of a TOML file: names as the flags', with - or _; more of the method's in [option]."""
+    """The settings of a TOML file: the names of the flags, with - or _; other settings of the method in [option]."""
     try:
         with open(file, "rb") as lines:
             record = tomllib.load(lines)
     except OSError as error:
-        raise ParameterError(f"Cannot read the settings {file}: {error.strerror}. Give a TOML file.") from error
+        raise ParameterError(f"Cannot read the settings {file}: {error.strerror}.", hint="Give a TOML file.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{file} is not TOML: {error}. Write lines such as bits = 64.") from error
-    found: list[Any] = []
+        raise ParameterError(f"{file} is not TOML: {error}.", hint="Write lines such as bits = 64.") from error
 
     def take(
         *, data: DataOptions | None = None, method: MethodOptions | None = None, dcmh: DCMHOptions | None = None
-    ) -> None:
-        found.extend([data or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()])
+    ) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
+        return data or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
 
-    reader = App(
-        name="settings", default_command=take, print_error=False, exit_on_error=False, help_flags=(), version_flags=()
-    )
+    reader = App(default_command=take, print_error=False, exit_on_error=False, help_flags=(), version_flags=())
     try:
-        reader(_as_flags(record), result_action="return_value")
+        settings: tuple[DataOptions, MethodOptions, DCMHOptions] = reader(
+            _as_flags(record), result_action="return_value"
+        )
     except CycloptsError as error:
-        raise ParameterError(
-            f"{file}: {' '.join(str(error).split())} It takes the settings of dcmh train --help."
-        ) from error
-    return found[0], found[1], found[2]
+        message = " ".join(str(error).split())
+        raise ParameterError(f"{file}: {message}", hint="It takes the settings of dcmh train --help.") from error
+    return settings
 
 
 def merged(first: Options, second: Options) -> Options:
-    """What the first gives, and where it gives nothing what the second does."""
+    """The settings of the first, and those of the second where the first has none."""
     given = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
     return dataclasses.replace(second, **{name: value for name, value in given.items() if value is not None})
 
 
 def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
-    """The method with its settings, not yet fitted. One that it does not have is an error that names those it has."""
+    """The method with its settings, not yet fitted. The error for an unknown setting lists the known ones."""
     from dcmh import methods
 
     name = method.method or "dcmh"
@@ -153,7 +151,7 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
     for setting in settings:
         if setting not in known:
             raise ParameterError(f"--{setting.replace('_', '-')}: {_no_such(name, setting, list(known))}")
-    settings |= _given(method.option or [], name, kind)
+    settings |= _parse_options(method.option or [], name, kind)
     if settings.get("recipe") == "paper":
         for setting in ("learning_rate", "hidden", "dropout"):
             if setting in settings:
@@ -161,7 +159,7 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
                     f"--{setting.replace('_', '-')} belongs to the stable recipe; the paper's has its own. "
                     "Leave it out, or leave out --recipe paper."
                 )
-    # These are given to whichever method takes them; pictures' features are computed on the device in any case.
+    # Passed to methods that take them; features of pictures are computed on the device in any case.
     common = {"bits": 64 if method.bits is None else method.bits, "seed": method.seed or 0, "device": method.device}
     common["text_encoder"] = method.text_encoder
     settings |= {
@@ -171,7 +169,7 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
 
 
 def fine_options(method: MethodOptions) -> dict[str, Any]:
-    """What `fit` is told about the fine space. Checked here: an encoder that is missing should be said before the work."""
+    """The arguments of `fit` for the fine vectors. A missing encoder is an error here, before any work."""
     from dcmh.inputs import sentences
     from dcmh.methods import fine
 
@@ -199,11 +197,11 @@ def _as_word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _given(options: list[str], name: str, kind: type[Hasher]) -> dict[str, Any]:
-    """--option NAME=VALUE, each value read as the constructor's annotation asks."""
+def _parse_options(options: list[str], name: str, kind: type[Hasher]) -> dict[str, Any]:
+    """The settings of --option NAME=VALUE, each value parsed by the annotation of the constructor."""
     hints = typing.get_type_hints(kind.__init__)
     hints.pop("return", None)
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for option in options:
         key, equals, value = option.partition("=")
         key = key.strip().replace("-", "_")
@@ -211,11 +209,11 @@ def _given(options: list[str], name: str, kind: type[Hasher]) -> dict[str, Any]:
             raise ParameterError(f"--option {option}: expected NAME=VALUE, such as --option ridge=0.1.")
         if key not in hints:
             raise ParameterError(f"--option {option}: {_no_such(name, key, list(hints))}")
-        found[key] = _read(value.strip(), hints[key], option)
-    return found
+        settings[key] = _parse(value.strip(), hints[key], option)
+    return settings
 
 
-def _read(text: str, hint: Any, option: str) -> Any:
+def _parse(text: str, hint: Any, option: str) -> Any:
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     for kind in sorted(kinds, key=lambda kind: kind in (str, Path)):  # a string takes anything, so it comes last
         try:
@@ -229,10 +227,10 @@ def _read(text: str, hint: Any, option: str) -> Any:
                 return kind(text)
         except ValueError:
             continue
-    raise ParameterError(f"--option {option}: {text!r} is not of the kind {_spelt(hint)}.")
+    raise ParameterError(f"--option {option}: {text!r} is not of type {_type_name(hint)}.")
 
 
-def _spelt(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("pathlib.", "").replace("typing.", "")
 
 

@@ -23,9 +23,9 @@ def report(
     out: Path | None = None,
     json: Switch = False,
 ) -> None:
-    """Tables and figures from the results of dcmh bench, beside the paper's numbers.
+    """Make tables and figures from the results of dcmh bench, next to the paper's numbers.
 
-    Computed from the files alone: MAP of Hamming ranking, and hash lookup within radius 0, 1 and 2 at 16 bits, for each
+    Computed from the result files alone: MAP of Hamming ranking, and hash lookup within radius 0, 1 and 2 at 16 bits, for each
     data set, split and feature set.
 
     Parameters
@@ -33,13 +33,13 @@ def report(
     results
         The folder of results, or any folder in it.
     against
-        Put the numbers that the paper prints, and the differences, below each method.
+        Show the numbers of the paper, and the differences, below each method.
     figure
         Precision-recall curves, MAP over gamma, MAP over eta, or all of them, as SVG, PNG and CSV.
     format
-        Of the tables on stdout: Markdown, CSV or LaTeX.
+        Format of the tables on stdout: Markdown, CSV or LaTeX.
     ties
-        How items at equal distance count. Default: as the bench says, in database order if it says nothing.
+        How items at equal distance count. Default: as in the bench file, else in database order.
     out
         Write the tables in all formats, and the figures, into this folder. Default for figures: report.
     json
@@ -84,12 +84,12 @@ def _draw(groups: list[Group], figure: str, folder: Path, ties: str) -> list[Pat
     files = []
     for kind in tables.FIGURES if figure == "all" else (figure,):
         try:
-            found = tables.figures(groups, kind, ties=ties)  # type: ignore[arg-type]
+            drawn = tables.figures(groups, kind, ties=ties)  # type: ignore[arg-type]
         except DataError as error:
             if figure != "all":
                 raise
             console.say(str(error))
             continue
-        for one in found:
-            files += tables.draw(one, folder)
+        for plot in drawn:
+            files += tables.draw(plot, folder)
     return files

@@ -1,4 +1,4 @@
-"""dcmh search: find by words or by a picture."""
+"""dcmh search: search by words or by a picture."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dcmh.errors import DCMHError, ParameterError, QueryError
 if TYPE_CHECKING:
     from dcmh.search import Hit, Hits, SearchIndex
 
-WIDTH = 70  # letters of a text that the table shows
-BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # of the files of pictures
+TEXT_WIDTH = 70  # characters of a text in the table
+SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # first bytes of picture files
 
 
 def search(
@@ -36,33 +36,33 @@ def search(
     paths: Switch = False,
     json: Switch = False,
 ) -> int:
-    """Find by words or by a picture.
+    """Search by words or by a picture.
 
     Parameters
     ----------
     index
         The folder that dcmh index wrote, or the address of a collection, as for dcmh index --out.
     query
-        Words, or the file of a picture, or a .npy file with a vector; text:WORDS and image:FILE remove doubt. - reads
-        one query a line from stdin, and answers with one line of JSON each.
+        Words, a picture file, or a .npy file with a vector; text:WORDS and image:FILE say which. - reads one query per
+        line from stdin and prints one line of JSON for each.
     more
         More words.
     k
         Maximum number of hits. Default: 10; with --radius, all within it.
     radius
-        Only hits at most this many bits away.
+        Maximum Hamming distance of hits, in bits.
     in_
-        Which modality is searched: image or text. Default: words look at pictures, texts and labels; a picture looks at
-        pictures and texts.
+        Modality to search: image or text. Default: for words, pictures, texts and labels; for a picture, pictures and
+        texts.
     as_
-        Which modality the query is, such as title or tags. Default: text or image, or else the first of its kind.
+        Modality of the query, such as title or tags. Default: text or image, or else the first of its kind.
     at_least
-        Only hits whose precision, measured on items that the model did not learn from, is at least this, from 0 to 1;
-        possibly none.
+        Minimum precision of hits, from 0 to 1, as measured on items that the model did not learn from; there may be
+        none.
     model
-        The model of a collection on a server, which this machine has not seen before. A folder has its own.
+        The model of a collection on a server, if this machine has not used it before. An index folder has its own.
     paths
-        Print only the paths of the hits, one a line; items without a picture file have none.
+        Print only the paths of the hits, one per line; items without a picture file have none.
     json
         Print the result as JSON.
     """
@@ -71,8 +71,8 @@ def search(
     with SearchIndex.open(index, model=model) as found:
         if query == "-" and not more:
             return _answer_lines(found, k=k, radius=radius, modality=in_, query_modality=as_, at_least=at_least)
-        meant = _meant(" ".join([query, *more]), _kind(found, as_))
-        hits = found.search(**meant, k=k, radius=radius, modality=in_, query_modality=as_, at_least=at_least)
+        wanted = _query(" ".join([query, *more]), _kind(found, as_))
+        hits = found.search(**wanted, k=k, radius=radius, modality=in_, query_modality=as_, at_least=at_least)
         if json:
             console.result_json(hits.to_json())
         else:
@@ -81,7 +81,7 @@ def search(
 
 
 def _kind(index: SearchIndex, modality: str | None) -> str | None:
-    """What a query in a modality is: text, image or vector."""
+    """The kind of a query modality: text, image or vector."""
     if modality is None:
         return None
     if modality not in index.encoders.modalities:
@@ -91,8 +91,8 @@ def _kind(index: SearchIndex, modality: str | None) -> str | None:
     return index.encoders.kind(modality)
 
 
-def _meant(query: str, kind: str | None = None) -> dict[str, Any]:
-    """What a query is: text, image or vector."""
+def _query(query: str, kind: str | None = None) -> dict[str, Any]:
+    """The argument of `SearchIndex.search` for a query: text, image or vector."""
     from dcmh.data.columns import IMAGE_SUFFIXES
 
     for prefix in ("text", "image"):
@@ -105,40 +105,40 @@ def _meant(query: str, kind: str | None = None) -> dict[str, Any]:
     if os.path.isfile(query) and (query.lower().endswith(IMAGE_SUFFIXES) or os.sep in query or _is_picture(query)):
         return {"image": query}
     if query.lower().endswith(IMAGE_SUFFIXES):
-        raise QueryError(f"There is no picture {query}. If these are words, write 'text:{query}'.")
+        raise QueryError(f"There is no picture {query}.", hint=f"If these are words, write 'text:{query}'.")
     return {"text": query}
 
 
 def _is_picture(path: str) -> bool:
-    """By its first bytes: a file that only happens to be called like a word is none."""
+    """By its first bytes: a file may just happen to have the name of a word."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        return file.read(4).startswith(BEGINNINGS)
+        return file.read(4).startswith(SIGNATURES)
     return False
 
 
 def _answer_lines(index: SearchIndex, **wanted: Any) -> int:
-    """A line of JSON for each line of stdin; a query that fails says so in its line. Fails if all of them do."""
-    asked = failed = 0
+    """Print a line of JSON for each line of stdin, with an error where a query fails; 1 if all of them do."""
+    count = failed = 0
     kind = _kind(index, wanted["query_modality"])
     for line in sys.stdin:
-        said = line.strip()
-        asked += 1
+        query = line.strip()
+        count += 1
         try:
-            if not said:
-                raise QueryError("The query is empty. Write words, or the path of a picture.")
-            record = index.search(**_meant(said, kind), **wanted).to_json()
+            if not query:
+                raise QueryError("The query is empty.", hint="Write words, or the path of a picture.")
+            record = index.search(**_query(query, kind), **wanted).to_json()
         except ParameterError:
             raise
         except DCMHError as error:
-            record = {"query": {"text": said}, "error": str(error)}
+            record = {"query": {"text": query}, "error": str(error)}
             failed += 1
         console.result(json_lines.dumps(record, ensure_ascii=False))
         console.flush()
-    return 1 if asked and failed == asked else 0
+    return 1 if count and failed == count else 0
 
 
 def _file(index: SearchIndex, hit: Hit) -> str:
-    """Where the item lies in its data folder; its name for one without a picture file."""
+    """The path of an item in its data folder; its name if it has no picture file."""
     if hit.path is None:
         return hit.name
     path, root = Path(hit.path), index.root
@@ -156,7 +156,7 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
         for file in files:
             console.result(file)
         if lacking := len(hits) - len(files):
-            console.say(f"Left out, as they have no picture file: {lacking:,} of {len(hits):,} hits.")
+            console.say(f"Left out because they have no picture file: {lacking:,} of {len(hits):,} hits.")
         return
     columns = {
         "precision": ["" if hit.precision is None else f"{hit.precision:.2f}" for hit in hits],
@@ -173,16 +173,16 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
             "precision: share of relevant items among such hits, measured on items that the model did not learn from"
         )
     if hits.below:
-        console.say(f"Left out, as their precision is lower or was not measured: {hits.below:,}.")
+        console.say(f"Left out because their precision is lower or was not measured: {hits.below:,}.")
     console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms{_how_well(index, hits)}")
 
 
 def _how_well(index: SearchIndex, hits: Hits) -> str:
-    """How many items were scored, where not all; what an approximate search misses, as it was measured."""
+    """How many items were scored, if not all; the measured recall of an approximate search."""
     if not index.recall:
         return "" if hits.candidates is None else f"; the {hits.candidates:,} nearest codes were scored"
     shares = ", ".join(f"{share:.3f} by {name}" for name, share in index.recall.items())
-    return f", approximately: found {shares} of the 10 nearest when it was measured on the collection"
+    return f"; approximate, with a measured recall of the 10 nearest: {shares}"
 
 
 def _words(hits: Hits) -> str:
@@ -198,9 +198,9 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
     if hits.at_least is not None and hits.below:
         best = max((hit.precision for hit in [hits.nearest] if hit and hit.precision is not None), default=None)
         reached = "" if best is None else f" The best hit has {best:.2f} ({hits.nearest.name if hits.nearest else ''})."
-        return f"Nothing reaches a precision of {hits.at_least:g}.{reached}"
+        return f"No hit reaches a precision of {hits.at_least:g}.{reached}"
     if hits.nearest is None:
-        return f"{index.place} has nothing to find: it holds {len(index):,} items."
+        return f"{index.place} has nothing to search: it holds {len(index):,} items."
     near = hits.nearest
     return (
         f"Nothing within radius {hits.radius}. Nearest is at {near.distance} ({near.name}). "
@@ -209,5 +209,5 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
 
 
 def _shortened(text: str | None) -> str:
-    said = " ".join((text or "").split())
-    return said if len(said) <= WIDTH else f"{said[: WIDTH - 1]}…"
+    line = " ".join((text or "").split())
+    return line if len(line) <= TEXT_WIDTH else f"{line[: TEXT_WIDTH - 1]}…"

@@ -1,11 +1,10 @@
-"""dcmh serve: a page and an API over an index."""
+"""dcmh serve: a search page and an HTTP API for an index."""
 
 from __future__ import annotations
 
 import contextlib
 import json as json_lines
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -31,39 +30,38 @@ def serve(
     log: str = "-",
     json: Switch = False,
 ) -> int:
-    """Serve a page and an API over an index, until Ctrl-C.
+    """Serve a search page and an HTTP API for an index, until Ctrl-C.
 
     Parameters
     ----------
     index
         The folder that dcmh index wrote.
     host
-        Where to listen. Others than this machine reach the server only at another address than 127.0.0.1.
+        Address to listen at. With 127.0.0.1 only this machine can reach the server.
     port
-        0 takes a free one.
+        Port to listen at; 0 chooses a free one.
     workers
-        Processes. They share the index in memory.
+        Number of processes. They share the index in memory.
     lazy
-        Load the image network with the first picture, for which others then wait a moment, instead of at the start.
+        Load the image network with the first picture, which makes other queries wait for a moment, not at the start.
     read_only
-        Take no changes, token or not.
+        Refuse all changes, even with the token.
     token_file
-        Take changes from callers that send the token in this file.
+        Accept changes from clients that send the token in this file.
     allow_host
-        A host name that requests may be for, such as that of a proxy before the server; may be given several times.
+        A host name that requests may be for, such as that of a reverse proxy; may be repeated.
     rate
-        Requests a second that one client may keep up, in each worker; 0 is any number. A picture counts ten times.
+        Maximum number of requests per second and client, in each worker; 0 is no limit. A picture counts as ten.
     log
-        Where the access log goes: a file, - for stderr, none for nowhere.
+        File for the access log; - is stderr, none is no log.
     json
-        Print where the server listens as one line of JSON.
+        Print the address as one line of JSON.
     """
-    from dcmh.service import Settings, running
+    from dcmh.service import Settings, server
 
     if workers < 1:
         raise ParameterError(f"--workers must be at least 1, not {workers}.")
     with contextlib.ExitStack() as stack:
-        several = workers > 1
         settings = Settings(
             token_file=None if token_file is None else str(token_file.absolute()),
             preload=not lazy,
@@ -71,21 +69,22 @@ def serve(
             hosts=tuple(name.lower() for name in allow_host or ()),
             rate=rate,
             access_log=None if log == "none" else log,
-            shared=stack.enter_context(tempfile.TemporaryDirectory(prefix="dcmh-")) if several else None,
-            parent=os.getpid() if several else None,
+            parent=os.getpid() if workers > 1 else None,
         )
-        listener = stack.enter_context(running.listen(index, host, port))
-        ready = running.prepare(index, settings, workers)
+        listener = stack.enter_context(server.listen(index, host, port))
+        ready = server.prepare(index, settings, workers)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        _say(index, ready.items, address, json=json)
-        if not running.is_loopback(host):
-            console.say(f"Whoever can reach {host} can see every item. The server has no login; put one before it.")
+        _announce(index, ready.items, address, json=json)
+        if not server.is_loopback(host):
+            console.say(
+                f"Everyone who can reach {host} can see every item. The server has no login; put a proxy with one in front."
+            )
         ready.run(listener)
     console.say("Stopped.")
     return 0
 
 
-def _say(index: str, items: int, address: str, *, json: bool) -> None:
+def _announce(index: str, items: int, address: str, *, json: bool) -> None:
     if json:
         record = {"index": index, "items": items, "address": address, "process": os.getpid()}
         console.result(json_lines.dumps(record))

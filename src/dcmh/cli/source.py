@@ -1,4 +1,4 @@
-"""Where a command's data comes from: loaded, labelled, without unreadable pictures; and recorded, to be found again."""
+"""The data of a command: loaded, labelled, without unreadable pictures; and recorded in the model folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """A name or path, and how it was read."""
+    """A name or path, and how to read it."""
 
     data: str
     text: str | None = None
@@ -26,13 +26,13 @@ class Source:
     min_tag_count: int | None = None
     modalities: str | None = None
     similarity: str | None = None
-    label_words: Sequence[str] | None = None  # that served as labels when a model was trained
+    label_words: Sequence[str] | None = None  # the words that served as labels in training
 
     def load(self) -> Dataset:
-        """The items, as the loader gives them."""
+        """Load the items."""
         from dcmh.data import load_dataset
 
-        for file in (self.text, (self.similarity or "").partition(":")[2]):  # run.json notes them
+        for file in (self.text, (self.similarity or "").partition(":")[2]):  # run.json records them
             if file:
                 check_spelling(file)
         options: dict[str, Any] = {"keep_partial": True} if self.keep_partial else {}
@@ -44,10 +44,10 @@ class Source:
         return load_dataset(folder if folder.is_dir() else self.data, text=_from_folder(self.text, folder), **options)
 
     def labelled(self) -> tuple[Dataset, list[str] | None]:
-        """The items with labels where there are some to evaluate by, and the words that serve as such; notes are said.
+        """The items, with labels to evaluate by where there are some, and the words that serve as labels.
 
-        Where the source has none, folders serve if similarity is theirs, and words if it is that of labels: those that
-        a model learned from, or else the most frequent ones. Otherwise the items have none.
+        Without labels in the source, folders serve as labels if they define similarity; words do if labels define it:
+        those that a model learned from, or else the most frequent ones. Otherwise the items have no labels.
         """
         data = self.load()
         kind = (self.similarity or "labels").partition(":")[0]
@@ -58,7 +58,7 @@ class Source:
             data = self._with_words(data)
             words = data.label_names
         elif self.min_tag_count is not None:
-            console.say("Words do not serve as labels here, so --min-tag-count is not used.")
+            console.say("--min-tag-count is not used: words do not serve as labels here.")
         for note in data.notes:
             console.say(f"{data.name}: {note}")
         return data, words
@@ -68,30 +68,30 @@ class Source:
         if self.label_words:
             from dcmh.data.labels import tell_apart
 
-            found = data.with_labels_from_words(self.label_words, modality)
+            labelled = data.with_labels_from_words(self.label_words, modality)
             first = ", ".join(self.label_words[:5])
-            said = f"the {len(self.label_words)} words that served as labels when the model was trained ({first}, …)"
-            if tell_apart(found.labels):
-                console.say(f"{data.name}: No labels given: {said} serve again.")
-                return found
-            console.say(f"{data.name}: No labels given, and {said} do not tell these items apart.")
+            words = f"the {len(self.label_words)} words that served as labels in training ({first}, …)"
+            if tell_apart(labelled.labels):
+                console.say(f"{data.name}: No labels given: {words} serve again.")
+                return labelled
+            console.say(f"{data.name}: No labels given, and {words} do not tell these items apart.")
         return data.with_labels_from_text(modality, min_count=self.min_tag_count)
 
     def _folder(self) -> Path:
-        """Where the table of --text lies; DATA may also name the table that the folder would offer."""
-        place = Path(self.data).expanduser()
-        return place.parent if place.is_file() else place
+        """The folder of the table of --text; DATA may also be the table of that folder."""
+        path = Path(self.data).expanduser()
+        return path.parent if path.is_file() else path
 
     def record(self) -> dict[str, Any]:
-        """For run.json: found again from any folder."""
+        """For run.json, with absolute paths."""
         from dcmh.data import named
 
         known = named(self.data)
-        where = str(Path(self.data).expanduser().resolve())
+        data = str(Path(self.data).expanduser().resolve())
         if known is not None:
-            where = known[0] if known[1] is None else f"{known[0]}:{known[1].resolve()}"
+            data = known[0] if known[1] is None else f"{known[0]}:{known[1].resolve()}"
         return {
-            "data": where,
+            "data": data,
             "text": None if self.text is None else _from_folder(self.text, self._folder()),
             "keep_partial": self.keep_partial,
             "min_tag_count": self.min_tag_count,
@@ -102,6 +102,7 @@ class Source:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Source:
+        """The source that run.json records."""
         source = cls(
             record["data"],
             record["text"],
@@ -115,22 +116,22 @@ class Source:
 
         if named(source.data) is None and not Path(source.data).exists():
             raise DataError(
-                f"The data that the model was trained on, {source.data}, is not there. "
-                "Name it: dcmh evaluate MODEL DATA"
+                f"The data that the model was trained on, {source.data}, does not exist.",
+                hint="Name it: dcmh evaluate MODEL DATA",
             )
         return source
 
 
 @dataclass
 class Readable:
-    """Data without the items whose pictures cannot be read, and what was left out: (file, reason)."""
+    """Data without the items whose pictures cannot be read, and what was skipped: (file, reason)."""
 
     data: Dataset
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
 def readable(data: Dataset, view: View, device: str) -> Readable:
-    """Look at every picture once: compute its features where the view takes features, else decode it."""
+    """Read every picture once: compute its features where the view takes features, else decode it."""
     from dcmh.data import Images
 
     failed: dict[int, str] = {}
@@ -152,7 +153,7 @@ def as_table(skipped: list[tuple[str, str]]) -> str:
 
 
 def say_skipped(skipped: list[tuple[str, str]], where: str = "", *, every: bool = False) -> None:
-    """The first few, or every one, and how many in all."""
+    """Print the first few skipped files, or every one, and their number."""
     for name, reason in skipped if every else skipped[:3]:
         console.say(f"skipped {name}: {reason}")
     if skipped:
@@ -199,7 +200,7 @@ def _text_modality(data: Dataset) -> str:
 
 
 def _from_folder(text: str, folder: Path) -> str:
-    """The loader counts the table's path from the folder; a path from here is as good where only that exists."""
+    """The path of the table from the folder, as the loader takes it; absolute if the file is in the working folder only."""
     name, colon, columns = text.rpartition(":")
     if not (colon and columns.count(",") == 1):
         name, colon, columns = text, "", ""

@@ -1,4 +1,4 @@
-"""dcmh train: data in, a model folder out, measured on queries it has not seen."""
+"""dcmh train: from data to a model folder, measured on held-out queries."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 @Parameter(name="*", group="Run")
 @dataclass
 class RunOptions:
-    """Where the model goes, and how the run behaves."""
+    """Where to write the model, and how to run."""
 
     out: Path | None = None
-    """The model folder. Default: NAME.model here, after the data's name."""
+    """The model folder. Default: NAME.model, named after the data, in the working folder."""
     config: Path | None = None
-    """A TOML file with any of these settings; flags win over it."""
+    """A TOML file with any of these settings; flags override it."""
     resume: Switch = False
-    """Go on with a training that was interrupted."""
+    """Continue an interrupted training."""
     strict: Switch = False
     """Stop with exit code 3, before training, if any picture is missing or cannot be read."""
     json: Switch = False
@@ -53,7 +53,7 @@ def train(
     Parameters
     ----------
     data
-        A folder of photos with text, a folder or file pairs.jsonl, .csv or .tsv, a .mat file, or a name of dcmh data.
+        A folder of photos with texts, a file pairs.jsonl, .csv or .tsv or its folder, a .mat file, or a name from dcmh data.
     """
     run = run or RunOptions()
     items, method, dcmh = settled(run.config, items, method, dcmh)
@@ -62,7 +62,7 @@ def train(
     where = source_of(data, items, dcmh)
     whole, words = where.labelled()
     fine = options.fine_options(method)
-    where = dataclasses.replace(where, label_words=words)  # for whoever measures the model later
+    where = dataclasses.replace(where, label_words=words)  # for later evaluation
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
     seed = method.seed or 0
@@ -72,7 +72,7 @@ def train(
     found = source.readable(whole, model._view("image"), device)
     source.say_skipped(found.skipped, "" if run.strict else f", listed in {out / SKIPPED}")
     if run.strict and found.skipped:
-        console.error("Stopped because of --strict: nothing was trained or written. Repair or remove those files.")
+        console.error("Stopped because of --strict; nothing was trained or written. Repair or remove those files.")
         return 3
     if found.data is not whole:  # some pictures cannot be read
         split = divide(found.data, items.queries, items.train_size, seed, say=False)
@@ -80,7 +80,7 @@ def train(
     _say_similarity(model, split)
     seconds = {"features": round(time.monotonic() - began, 2)}
     record: dict[str, Any] = {"data": where.record(), "device": device, "command": console.command()}
-    record |= {"seconds": seconds, "skipped": found.skipped}  # learning adds its own seconds
+    record |= {"seconds": seconds, "skipped": found.skipped}  # learn adds its own seconds
     if console.follows():
         follow(model, split, out, fine)
         return 0
@@ -96,16 +96,16 @@ def train(
 
 
 def divide(data: Dataset, queries: int | None, train_size: int | None, seed: int, *, say: bool = True) -> Split:
-    """The split the data came with, unless queries are asked for; otherwise one drawn with the seed."""
+    """The split of the data, unless `queries` is given; otherwise a random split."""
     from dcmh.data import split_given
 
     if data.parts is not None and queries is None:
         if train_size is not None:
             raise ParameterError(
-                "The data comes with its own split. Give --queries beside --train-size to draw another."
+                "The data has its own split.", hint="Give --queries as well as --train-size to draw another."
             )
         if say:
-            console.say("Using the split that the data came with; --queries draws another.")
+            console.say("Using the split of the data; --queries draws another.")
         return split_given(data)
     if queries is None:
         queries = default_queries(len(data))
@@ -120,7 +120,7 @@ def default_queries(items: int) -> int:
 def settled(
     file: Path | None, items: DataOptions | None, method: MethodOptions | None, dcmh: DCMHOptions | None
 ) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
-    """Flag, then file, then nothing."""
+    """Flags, completed from the file."""
     given = items or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
     if file is None:
         return given
@@ -129,13 +129,14 @@ def settled(
 
 
 def source_of(data: str, items: DataOptions, dcmh: DCMHOptions) -> source.Source:
-    """DATA, read as the flags say."""
+    """The source that DATA and the flags describe."""
     return source.Source(
         data, items.text, bool(items.keep_partial), items.min_tag_count, items.modalities, dcmh.similarity
     )
 
 
 def device_of(name: str | None) -> str:
+    """The device that --device names."""
     from dcmh.util import device as devices
 
     return str(devices.resolve(name or "auto"))
@@ -146,14 +147,14 @@ def _check_out(out: Path) -> None:
 
     folder.check_target(out)
     if folder.is_model(out):
-        console.say(f"{out} is a model already; it is replaced when the new one is finished.")
+        console.say(f"{out} is already a model; it is replaced when the new one is finished.")
     above = out.resolve().parent
     while not above.exists():
         above = above.parent
     if not above.is_dir():
-        raise ParameterError(f"--out {out}: {above} is a file, so no folder can be made in it. Choose another --out.")
+        raise ParameterError(f"--out {out}: {above} is a file, not a folder.", hint="Choose another --out.")
     if not os.access(above, os.W_OK):
-        raise ParameterError(f"--out {out}: nothing may be written in {above}. Choose another --out.")
+        raise ParameterError(f"--out {out}: permission denied to write in {above}.", hint="Choose another --out.")
 
 
 def _build_similarity(model: Hasher, split: Split) -> str | None:
@@ -180,7 +181,7 @@ def _say_similarity(model: Hasher, split: Split) -> None:
 
 
 def _intention(model: Hasher, data: Dataset, split: Split, device: str) -> str:
-    """One line on what is about to happen."""
+    """One line on what is about to be trained."""
     from dcmh.data import Texts
     from dcmh.util.text import BagOfWords
 

@@ -1,4 +1,4 @@
-"""dcmh tune: settings chosen on a part of the training items, for dcmh train --config."""
+"""dcmh tune: choose settings on part of the training items, for dcmh train --config."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "": 1}
 @Parameter(name="*", group="Run")
 @dataclass
 class TuneOptions:
-    """How long to search, and where the findings go."""
+    """How long to search, and where to write the results."""
 
     budget: str = "10m"
-    """Time for the trials, such as 90s, 10m or 2h. Features of pictures are computed before, and not counted."""
+    """Time for the trials, such as 90s, 10m or 2h. The features of pictures are computed before, and do not count."""
     out: Path | None = None
-    """The folder for trials, table, curves and tuned.toml. Default: NAME.tune here, after the data's name."""
+    """The folder for trials, table, curves and tuned.toml. Default: NAME.tune, named after the data."""
     config: Path | None = None
-    """A TOML file with any of these settings; flags win over it."""
+    """A TOML file with any of these settings; flags override it."""
     json: Switch = False
     """Print the result as JSON."""
 
@@ -50,10 +50,10 @@ def tune(
     dcmh: DCMHOptions | None = None,
     run: TuneOptions | None = None,
 ) -> None:
-    """Choose gamma, eta, learning rate, length and dropout on a part of the training items, within a budget of time.
+    """Choose gamma, eta, learning rate, training length and dropout on part of the training items, in limited time.
 
-    A setting that is given is not varied. The queries take no part. The defaults stay unless something is better by more
-    than noise. May be stopped at any time: the same command goes on.
+    Settings that are given stay fixed, and the queries are not used. The defaults are kept unless other settings are
+    better by more than noise. May be stopped at any time: the same command continues.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ def tune(
     out = run.out or Path(f"{whole.name or 'data'}.tune")
     if out.exists() and not (out / "trials").is_dir() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(
-            f"{out} exists and is no folder of dcmh tune, so nothing is written there. Choose another --out."
+            f"{out} exists but is not a folder of dcmh tune, so nothing is written there.", hint="Choose another --out."
         )
-    found = source.readable(whole, model._view("image"), device)
-    source.say_skipped(found.skipped)
-    split = divide(found.data, items.queries, items.train_size, model.seed)
+    loaded = source.readable(whole, model._view("image"), device)
+    source.say_skipped(loaded.skipped)
+    split = divide(loaded.data, items.queries, items.train_size, model.seed)
     fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
     share = len(split.train) / len(split.database)
     search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)
@@ -92,7 +92,7 @@ def tune(
 
 
 def seconds(text: str) -> float:
-    """10m as 600."""
+    """Seconds of a duration such as 10m."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
     if match is None or float(match[1]) == 0:
         raise ParameterError(f"--budget {text}: expected a time, such as 90s, 10m or 2h.")
@@ -104,15 +104,15 @@ def _model(method: MethodOptions, dcmh: DCMHOptions) -> DCMH:
 
     model = options.build(method, dcmh)
     if not isinstance(model, DCMH):
-        raise ParameterError(f"--method {model.name}: dcmh tune chooses the settings of dcmh alone.")
+        raise ParameterError(f"--method {model.name}: dcmh tune works only for the method dcmh.")
     return model
 
 
 def _intention(model: DCMH, split: Split, parts: Parts, budget: float, device: str) -> str:
     return (
         f"Choosing settings for {model.bits}-bit codes on {device} within {console.span(budget)}: of "
-        f"{len(split.train):,} training items {len(parts.learn):,} are learned from, {len(parts.select):,} select and "
-        f"{len(parts.confirm):,} confirm; the {len(split.query):,} queries are not looked at."
+        f"{len(split.train):,} training items {len(parts.learn):,} are learned from, {len(parts.select):,} rank the settings and "
+        f"{len(parts.confirm):,} confirm the choice; the {len(split.query):,} queries are not used."
     )
 
 
@@ -125,41 +125,41 @@ def _run(search: Search) -> Outcome:
             )
     except KeyboardInterrupt:
         kept = f"{len(search.results):,} trials are done and kept in {search.folder}"
-        raise KeyboardInterrupt(f"Interrupted. {kept}. Go on: {console.command()}") from None
+        raise KeyboardInterrupt(f"Interrupted. {kept}. Continue: {console.command()}") from None
 
 
 def _rows(results: list[Result]) -> tuple[list[str], list[list[object]]]:
-    """The table: each trial beside the defaults of its stage, on the items that select and on those that confirm."""
+    """The table: each trial compared with the defaults of its stage, on the selecting and on the confirming items."""
     from dcmh.experiments.tuning import describe
 
-    base = {(one.trial.stage, one.trial.seed): one for one in results if not one.trial.changes}
+    base = {(result.trial.stage, result.trial.seed): result for result in results if not result.trial.changes}
     header = ["length", "seed", "settings", "iterations", "MAP select", "to defaults"]
     header += ["MAP confirm", "to defaults", "seconds"]
     rows: list[list[object]] = []
-    for one in results:
-        trial, default = one.trial, base[one.trial.stage, one.trial.seed]
-        row: list[object] = [f"{trial.stage:.2g}", trial.seed, describe(trial.changes), one.epochs]
-        for here, there in ((one.score, default.score), (one.confirmed, default.confirmed)):
-            row += [here, f"{here - there:+.4f}" if trial.changes else ""]
-        rows.append([*row, round(one.seconds)])
+    for result in results:
+        trial, default = result.trial, base[result.trial.stage, result.trial.seed]
+        row: list[object] = [f"{trial.stage:.2g}", trial.seed, describe(trial.changes), result.epochs]
+        for score, baseline in ((result.score, default.score), (result.confirmed, default.confirmed)):
+            row += [score, f"{score - baseline:+.4f}" if trial.changes else ""]
+        rows.append([*row, round(result.seconds)])
     return header, rows
 
 
 def _measured_on(sizes: dict[str, int]) -> str:
-    """Which items the two MAPs of a trial are of."""
+    """Which items the two MAPs of a trial are measured on."""
     return (
-        f"MAP select: on {sizes['select']:,} training items, by which the candidates are ranked. "
-        f"MAP confirm: on {sizes['confirm']:,} others, which rank none and only have the last word at the end."
+        f"MAP select: on {sizes['select']:,} training items, which rank the settings. "
+        f"MAP confirm: on {sizes['confirm']:,} others, which only confirm the choice at the end."
     )
 
 
 def _config(
     items: DataOptions, method: MethodOptions, dcmh: DCMHOptions, outcome: Outcome, model: DCMH
 ) -> dict[str, Any]:
-    """What dcmh train is to be given: all that was given here, and what was chosen."""
+    """The settings for dcmh train: those given here, and those chosen."""
     given: dict[str, Any] = {}
-    for part in (items, method, dcmh):
-        given |= {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    for group in (items, method, dcmh):
+        given |= {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
     given |= {"method": model.name, "bits": model.bits, "seed": model.seed, "device": None}  # the device may differ
     chosen = dict(outcome.chosen)
     if "length" in chosen:
@@ -186,12 +186,12 @@ def _draw(out: Path, outcome: Outcome, model: DCMH) -> list[Path]:
     from dcmh.experiments.tables.figures import draw, over_setting
 
     files: list[Path] = []
-    first = [one for one in outcome.results if one.trial.stage == outcome.results[0].trial.stage]
+    first = [result for result in outcome.results if result.trial.stage == outcome.results[0].trial.stage]
     for setting in ("gamma", "eta"):
         points = [
-            (float(dict(one.trial.changes).get(setting, getattr(model, setting))), one.directions)
-            for one in first
-            if not one.trial.changes or [name for name, _ in one.trial.changes] == [setting]
+            (float(dict(result.trial.changes).get(setting, getattr(model, setting))), result.directions)
+            for result in first
+            if not result.trial.changes or [name for name, _ in result.trial.changes] == [setting]
         ]
         if len(points) < 2:
             continue
@@ -217,15 +217,15 @@ def _toml(value: Any) -> str:
 def _record(outcome: Outcome, out: Path, files: list[Path]) -> dict[str, Any]:
     trials = [
         {
-            "settings": dict(one.trial.changes),
-            "length": one.trial.stage,
-            "seed": one.trial.seed,
-            "iterations": one.epochs,
-            "select": {"map": round(one.score, 5), "directions": one.directions},
-            "confirm": {"map": round(one.confirmed, 5)},
-            "seconds": round(one.seconds, 2),
+            "settings": dict(result.trial.changes),
+            "length": result.trial.stage,
+            "seed": result.trial.seed,
+            "iterations": result.epochs,
+            "select": {"map": round(result.score, 5), "directions": result.directions},
+            "confirm": {"map": round(result.confirmed, 5)},
+            "seconds": round(result.seconds, 2),
         }
-        for one in outcome.results
+        for result in outcome.results
     ]
     return {
         "tuned": str(out),

@@ -105,7 +105,9 @@ def _call(load: Any, name: str, arguments: tuple[Path, ...], options: dict[str, 
     known = list(inspect.signature(load).parameters)[len(arguments) :]
     for option in options:
         if option not in known:
-            raise ParameterError(f"{name} has no option {option!r}. It has: {', '.join(known) or 'none'}.")
+            raise ParameterError(
+                f"{name} has no option {option!r}. It has: {', '.join(known) or 'none'}.", which=option
+            )
     data: Dataset = load(*arguments, **options)
     return data
 

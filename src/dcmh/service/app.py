@@ -1,4 +1,4 @@
-"""The application: endpoints, what they share, and how errors are told."""
+"""The application: routes, middleware, error handlers, lifespan, OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
-import python_multipart  # noqa: F401 - needed for forms; missing, it should be said at once
+import python_multipart  # noqa: F401 - FastAPI needs it for forms; if it is missing, the start should say so
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
 from dcmh import __version__
 from dcmh.errors import DCMHError
 from dcmh.search import SearchIndex
-from dcmh.service import about, docs, items, problems, search, static
-from dcmh.service.middleware import Door
+from dcmh.service import problems
+from dcmh.service.middleware import RequestMiddleware
+from dcmh.service.routes import about, items, page, search
 from dcmh.service.settings import Settings
 from dcmh.service.state import Service
 
@@ -31,7 +34,7 @@ def build(index: SearchIndex | Path | str, settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         _reload_on_hangup(service)
         await asyncio.to_thread(service.preload)
-        watch = asyncio.create_task(_end_with(settings.parent))
+        watch = asyncio.create_task(_exit_with(settings.parent))
         yield
         watch.cancel()
         await asyncio.to_thread(service.close)
@@ -46,19 +49,33 @@ def build(index: SearchIndex | Path | str, settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    app.openapi = lambda: docs.schema(app)  # type: ignore[method-assign]
-    for part in (search, items, about, static, docs):
-        app.include_router(part.router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    for routes in (search, items, about, page):
+        app.include_router(routes.router)
     app.add_exception_handler(problems.Problem, problems.on_problem)
     app.add_exception_handler(DCMHError, problems.on_error)
     app.add_exception_handler(HTTPException, problems.on_http)
     app.add_exception_handler(RequestValidationError, problems.on_invalid)
-    app.add_middleware(Door, service=service)
+    app.add_middleware(RequestMiddleware, service=service)
     return app
 
 
-async def _end_with(parent: int | None) -> None:
-    """A worker whose parent was killed would hold the port for ever."""
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI schema, in which errors are problem documents."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        components = schema.setdefault("components", {})
+        models = components.setdefault("schemas", {})
+        for unused in ("HTTPValidationError", "ValidationError"):
+            models.pop(unused, None)
+        models["Problem"] = problems.SCHEMA
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+async def _exit_with(parent: int | None) -> None:
+    """End this worker when its parent is gone, so that it does not hold the port."""
     while parent is not None:
         await asyncio.sleep(1)
         if os.getppid() != parent:
@@ -67,13 +84,13 @@ async def _end_with(parent: int | None) -> None:
 
 
 def _reload_on_hangup(service: Service) -> None:
-    """SIGHUP takes in changes of the index."""
-    waiting: set[asyncio.Task[bool]] = set()
+    """Reload the index on SIGHUP."""
+    tasks: set[asyncio.Task[bool]] = set()
 
     def reload() -> None:
-        task = asyncio.get_running_loop().create_task(service.check(wait=True))
-        waiting.add(task)
-        task.add_done_callback(waiting.discard)
+        task = asyncio.get_running_loop().create_task(service.reload(wait=True))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     with contextlib.suppress(
         NotImplementedError, RuntimeError, ValueError, AttributeError

@@ -1,21 +1,18 @@
-"""What every request passes on its way in and every answer on its way out: hosts, limits, headers, log, counters."""
+"""The middleware around every request: host check, rate limit, size limit, security headers, access log, metrics."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dcmh.service import log, problems
+from dcmh.service import logs, problems, uploads
 from dcmh.service.problems import Problem
+from dcmh.service.state import Service
 
-if TYPE_CHECKING:
-    from dcmh.service.state import Service
-
-# Scripts, styles and pictures come from here and nowhere else; blob: is a picture that the user has dropped.
+# Scripts, styles and pictures come from this server only; blob: is a picture that the user has dropped on the page.
 CONTENT_POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
@@ -31,13 +28,13 @@ HEADERS = {
     b"cache-control": b"no-store",
 }
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-FREE = {"/api/health", "/metrics"}  # those who watch the server are not limited
+UNLIMITED = {"/api/health", "/metrics"}  # monitoring is not rate limited
 PICTURE_COST = 10.0
-AROUND_UPLOAD = 1_000_000  # bytes of a form besides the picture
+FORM_OVERHEAD = 1_000_000  # bytes of a form besides the picture
 
 
-class Door:
-    """The outermost middleware. No exception passes it, so no stack trace reaches a caller."""
+class RequestMiddleware:
+    """The outermost middleware. No exception leaves it, so no stack trace reaches a client."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app
@@ -47,11 +44,11 @@ class Door:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        await _Visit(self.app, self.service, scope, receive, send).run()
+        await _RequestCycle(self.app, self.service, scope, receive, send).run()
 
 
-class _Visit:
-    """One request."""
+class _RequestCycle:
+    """One request and its response."""
 
     def __init__(self, app: ASGIApp, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
         self.app, self.service, self.scope = app, service, scope
@@ -59,6 +56,7 @@ class _Visit:
         self.began = time.perf_counter()
         self.id = secrets.token_hex(8)
         self.client = scope["client"][0] if scope.get("client") else "-"
+        self.max_bytes = service.settings.upload_bytes + FORM_OVERHEAD
         self.status = 0
         self.sent = 0
         self.received = 0
@@ -67,52 +65,51 @@ class _Visit:
         service = self.service
         service.active += 1
         try:
-            self._admit()
+            self._check()
             await self.app(self.scope, self.receive, self.send)
         except Problem as problem:
-            await self._refuse(problem)
+            await self._send_problem(problem)
         except Exception:
-            log.events.exception("request %s failed", self.id)
-            await self._refuse(problems.bug(self.id))
+            logs.events.exception("request %s failed", self.id)
+            await self._send_problem(problems.bug(self.id))
         finally:
             service.active -= 1
-            self._note()
+            self._record()
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self.received += len(message.get("body", b""))
-            if self.received > self.service.settings.upload_bytes + AROUND_UPLOAD:
-                raise self._too_large()
+            if self.received > self.max_bytes:
+                raise uploads.too_large(self.service.settings)
         return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            there = {name for name, _ in message["headers"]}
-            extra = [(name, value) for name, value in HEADERS.items() if name not in there]
+            names = {name for name, _ in message["headers"]}
+            extra = [(name, value) for name, value in HEADERS.items() if name not in names]
             message["headers"] = [*message["headers"], *extra, (b"x-request-id", self.id.encode())]
         elif message["type"] == "http.response.body":
             self.sent += len(message.get("body", b""))
         await self._send(message)
 
-    def _admit(self) -> None:
-        scope, settings = self.scope, self.service.settings
+    def _check(self) -> None:
+        scope = self.scope
         headers = Headers(scope=scope)
         self._check_host(headers.get("host", ""))
-        posts = scope["method"] not in ("GET", "HEAD", "OPTIONS")
-        if posts and headers.get("sec-fetch-site") == "cross-site":
-            raise Problem(
-                403, "Another site may not send this.", "Ask from the page of this server.", kind="cross-site"
-            )
-        if scope["path"] not in FREE:
-            self.service.buckets.take(self.client, PICTURE_COST if posts else 1.0)
+        writes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        if writes and headers.get("sec-fetch-site") == "cross-site":
+            hint = "Send it from the page of this server."
+            raise Problem(403, "Requests from other sites are refused.", hint, kind="cross-site")
+        if scope["path"] not in UNLIMITED:
+            self.service.rate_limiter.take(self.client, PICTURE_COST if writes else 1.0)
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length[:20]) > settings.upload_bytes + AROUND_UPLOAD:
-            raise self._too_large()
+        if length.isdecimal() and int(length[:20]) > self.max_bytes:
+            raise uploads.too_large(self.service.settings)
 
     def _check_host(self, host: str) -> None:
-        """A page of another site can have its name point here: on loopback only our own names will do."""
+        """Against DNS rebinding: on loopback only the names of this server are accepted."""
         allowed, server = self.service.settings.hosts, self.scope.get("server")
         local = server is not None and (server[0] in LOOPBACK or server[0].startswith("127."))
         if not local and not allowed:
@@ -122,19 +119,16 @@ class _Visit:
             hint = "Use the address that dcmh serve printed, or start it with --allow-host NAME."
             raise Problem(421, "The request is for a host name that this server does not have.", hint)
 
-    def _too_large(self) -> Problem:
-        return self.service.too_large()
-
-    async def _refuse(self, problem: Problem) -> None:
+    async def _send_problem(self, problem: Problem) -> None:
         if not self.status:
             await problem.response()(self.scope, self.receive, self.send)
 
-    def _note(self) -> None:
+    def _record(self) -> None:
         seconds = time.perf_counter() - self.began
-        scope, status = self.scope, self.status or 499  # the caller went away
+        scope, status = self.scope, self.status or 499  # the client has disconnected
         route = str(getattr(scope.get("route"), "path", "other"))
         self.service.metrics.observe(route, scope["method"], status, seconds)
-        log.write(self.id, self.client, scope["method"], scope["path"], route, status, 1000 * seconds, self.sent)
+        logs.log_request(self.id, self.client, scope["method"], scope["path"], route, status, 1000 * seconds, self.sent)
 
 
 def host_name(host: str) -> str:

@@ -1,4 +1,4 @@
-"""What a server may be told, and how `dcmh serve` tells its workers."""
+"""Settings of a server, and how `dcmh serve` passes them to its workers."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ from typing import Self
 from dcmh.errors import ParameterError
 
 INDEX = "DCMH_INDEX"
-_SETTINGS = "DCMH_SERVE"  # from `dcmh serve` to its workers; not for people
+SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"  # workers add up their counters there; prometheus_client reads it
+_SETTINGS = "DCMH_SERVE"  # internal: from `dcmh serve` to its workers
 
-SHORTEST_TOKEN = 16
+MIN_TOKEN = 16
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How an index is served. Nothing can be changed by callers unless there is a token file."""
+    """How an index is served. Clients can change nothing unless there is a token file."""
 
     token_file: str | None = None
     read_only: bool = False
     hosts: tuple[str, ...] = ()
-    """Host names besides those of the loopback interface that requests may be for; empty: any, but on loopback."""
+    """Host names that requests may be for, besides those of loopback; empty: any, except on loopback."""
     rate: float = 500.0
-    """Requests a second that one client may keep up, in one worker; 0: any number. A picture counts ten times."""
+    """Requests per second and client, in each worker; 0: no limit. A picture counts as ten."""
     upload_bytes: int = 20_000_000
     megapixels: int = 50
     upload_seconds: float = 60.0
     waiting: int = 64
-    """Pictures that may be uploaded, wait or be encoded at the same time."""
+    """Maximum number of pictures that are uploaded, waiting or being encoded at the same time."""
     picture_threads: int = field(default_factory=lambda: max(1, min(4, _cores() - 1)))
     preload: bool = False
-    """Load the image network at the start; otherwise the first picture does, for which word queries wait a moment."""
+    """Load the image network at the start. Otherwise the first picture loads it, and other queries wait for a moment."""
     thumbnail_bytes: int = 32_000_000
-    """Of thumbnails kept in memory."""
+    """Size of the thumbnail cache in memory."""
     check_seconds: float = 1.0
-    """How long a change of the index folder may go unnoticed."""
+    """Interval between checks for changes of the index."""
     access_log: str | None = "-"
     """A file, - for stderr, or None."""
-    shared: str | None = None
-    """A folder in which several workers put their counters together."""
     parent: int | None = None
-    """The process whose worker this is: when it is gone, so is the worker."""
+    """The process whose worker this is. The worker ends when it does."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -61,24 +60,26 @@ class Settings:
 
     @classmethod
     def from_environment(cls) -> Self:
+        """The settings that `to_environment` wrote; defaults where there are none."""
         record = json.loads(os.environ.get(_SETTINGS) or "{}")
         return cls(**record | {"hosts": tuple(record.get("hosts", ()))})
 
     def to_environment(self) -> dict[str, str]:
+        """Environment variables for a worker."""
         return {_SETTINGS: json.dumps(dataclasses.asdict(self))}
 
     def token_digest(self) -> bytes | None:
-        """The digest of the token that changes need; None where none are taken."""
+        """The digest of the token that changes need; None where the server is read-only."""
         if self.token_file is None or self.read_only:
             return None
         try:
             token = Path(self.token_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            said = getattr(error, "strerror", None) or "it is no text"
-            raise ParameterError(f"Cannot read the token file {self.token_file}: {said}. {_MAKE}") from error
-        if len(token) < SHORTEST_TOKEN or not token.isascii() or len(token.split()) != 1:
+            reason = getattr(error, "strerror", None) or "not a text file"
+            raise ParameterError(f"Cannot read the token file {self.token_file}: {reason}.", hint=_MAKE) from error
+        if len(token) < MIN_TOKEN or not token.isascii() or len(token.split()) != 1:
             raise ParameterError(
-                f"The token in {self.token_file} must be one word of at least {SHORTEST_TOKEN} ASCII characters. {_MAKE}"
+                f"The token in {self.token_file} must be one word of at least {MIN_TOKEN} ASCII characters.", hint=_MAKE
             )
         return hashlib.sha256(token.encode()).digest()
 

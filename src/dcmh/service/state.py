@@ -1,13 +1,19 @@
-"""What the endpoints of one application share: the index, threads, limits, counters."""
+"""What the endpoints share: the open index and its reloads, thread pools, limits, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import functools
+import json
+import os
 import threading
-from collections.abc import Callable
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
@@ -15,119 +21,248 @@ from dcmh.errors import DCMHError, ImageError, QueryError
 from dcmh.index import scan
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
+from dcmh.search.calibration import FEWEST
 from dcmh.search.results import Query
-from dcmh.service import uploads
-from dcmh.service.limits import Buckets, Pool
-from dcmh.service.memory import give_back
+from dcmh.service import logs, schemas, uploads
+from dcmh.service.limits import BoundedPool, RateLimiter
 from dcmh.service.metrics import Metrics
-from dcmh.service.problems import Problem, busy
-from dcmh.service.reload import Opened, Served
+from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
-from dcmh.service.thumbnails import Thumbnails
+from dcmh.service.thumbnails import ThumbnailCache
+from dcmh.util.text import BagOfWords
 
 Result = TypeVar("Result")
 
 SEARCH_THREADS = 2  # more would only wait for each other: most of a search is Python
-SEARCHES_WAITING = 2000
+MAX_SEARCHES = 2000  # running and waiting
 THUMBNAIL_THREADS = 2
-LARGE = 12_000_000  # pixels; of pictures larger than this one is decoded at a time
-MANY = 10_000  # items; below, NumPy scans as fast as anybody asks
+LARGE_PIXELS = 12_000_000  # larger pictures are decoded one at a time
+SCAN_ITEMS = 10_000  # from here on the compiled scan is worth loading
 SAVE_AFTER = 2.0  # seconds without another change
 TRIM_AFTER = 0.5  # seconds without another picture
 
 
+class Vocabulary:
+    """The words of a model, by frequency and by spelling, for type-ahead."""
+
+    def __init__(self, bag: BagOfWords | None) -> None:
+        self.words: tuple[str, ...] = bag.words_ if bag else ()
+        self.counts: list[int] = bag.counts_.tolist() if bag else []
+        self._sorted = sorted((word, rank) for rank, word in enumerate(self.words))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def starting_with(self, prefix: str, limit: int, offset: int = 0) -> schemas.Words:
+        """The words that begin with a prefix, most frequent first."""
+        start = prefix.strip().lower()
+        if start:
+            first = bisect_left(self._sorted, (start,))
+            last = bisect_right(self._sorted, (f"{start}\U0010ffff",))
+            ranks = sorted(rank for _, rank in self._sorted[first:last])
+        else:
+            ranks = list(range(len(self.words)))
+        words = [schemas.Word(word=self.words[rank], count=self.counts[rank]) for rank in ranks[offset:][:limit]]
+        return schemas.Words(prefix=prefix, vocabulary=len(self.words), total=len(ranks), words=words)
+
+
+class OpenIndex:
+    """An open index with what is derived from its model."""
+
+    def __init__(self, index: SearchIndex, *, owned: bool) -> None:
+        self.index = index
+        self.owned = owned  # opened here, so to be closed here
+        encoder = index.encoders.words  # read now: later the folder may hold another model
+        self.words = Vocabulary(encoder.bag if encoder else None)
+        self.has_image_network = False
+        self.users = 0
+        self.retired = False
+        self.measured = _read_measures(index.encoders.folder / model_folder.REPORT)
+
+    @property
+    def text_encoder(self) -> str | None:
+        """Name of the sentence encoder that reads queries; None where a vocabulary limits them."""
+        words, fine = self.index.encoders.words, self.index.encoders.fine
+        encoder = None if words is None else words.encoder or (fine.encoder if fine is not None else None)
+        return None if encoder is None else schemas.printable(os.path.basename(encoder.name))  # a name, or a folder
+
+    def warm_up(self) -> None:
+        """Search once, which loads the sentence encoder and reads the memory-mapped vectors."""
+        with contextlib.suppress(DCMHError):
+            self.index.search(text="photo", k=1)
+
+
+class IndexHolder:
+    """Holds the index that is served and reloads it; a replaced index is closed after its last use."""
+
+    def __init__(self, index: SearchIndex | Path | str, metrics: Metrics, *, check_seconds: float) -> None:
+        given = isinstance(index, SearchIndex)
+        self.address = index.where if isinstance(index, SearchIndex) else index
+        opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
+        self.writing = threading.Lock()  # one change, or one check for changes, at a time
+        self._current = OpenIndex(opened, owned=not given)
+        self._lock = threading.Lock()
+        self._metrics = metrics
+        self._check_seconds = check_seconds
+        self._checked = time.monotonic()
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[OpenIndex]:
+        """The current index, which stays open within the block."""
+        with self._lock:
+            current = self._current
+            current.users += 1
+        try:
+            yield current
+        finally:
+            with self._lock:
+                current.users -= 1
+            self._close_if_unused(current)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to check for changes."""
+        return time.monotonic() - self._checked > self._check_seconds
+
+    def reload(self, *, wait: bool = False) -> bool:
+        """Load changes that other processes made; returns whether there were any.
+
+        Where the folder cannot be read, as during a rebuild, the open index stays. Where this process is changing the
+        index, that change includes the others; with `wait` the check follows it nevertheless.
+        """
+        self._checked = time.monotonic()
+        if not self.writing.acquire(blocking=wait):
+            return False
+        try:
+            with self.use() as current:
+                if not current.index.replaced():
+                    changed = current.index.refresh()
+                else:
+                    self._replace(SearchIndex.open(self.address))
+                    changed = True
+        except (DCMHError, OSError) as error:
+            self._metrics.reload_failures.inc()
+            logs.events.warning("the index has changed but cannot be opened, so the old one is served: %s", error)
+            return False
+        finally:
+            self.writing.release()
+        self._metrics.reloads.inc(changed)
+        return changed
+
+    def close(self) -> None:
+        """Close the index, after its last use."""
+        with self._lock:
+            current = self._current
+            current.retired = True
+        self._close_if_unused(current)
+
+    def _replace(self, index: SearchIndex) -> None:
+        new = OpenIndex(index, owned=True)
+        new.warm_up()
+        with self._lock:
+            old, self._current = self._current, new
+            old.retired = True
+        logs.events.info("reopened the index: %d items, model %s", len(index), index.fingerprint[:12])
+
+    def _close_if_unused(self, opened: OpenIndex) -> None:
+        with self._lock:
+            unused = opened.retired and opened.users == 0 and opened.owned
+        if unused:
+            opened.index.close()
+
+
 class Service:
-    """Everything behind the endpoints."""
+    """The state of one application."""
 
     def __init__(self, index: SearchIndex | Path | str, settings: Settings) -> None:
         self.settings = settings
         self.token = settings.token_digest()
-        self.served = Served(index, every=settings.check_seconds)
-        self.metrics = Metrics(settings.shared)
-        self.buckets = Buckets(settings.rate)
-        self.thumbnails = Thumbnails(settings.thumbnail_bytes)
-        self.searches = Pool("search", SEARCH_THREADS, SEARCHES_WAITING)
-        self.pictures = Pool("pictures", settings.picture_threads, settings.waiting)
-        self.previews = Pool("thumbnails", THUMBNAIL_THREADS, SEARCHES_WAITING)
+        self.metrics = Metrics()
+        self.holder = IndexHolder(index, self.metrics, check_seconds=settings.check_seconds)
+        self.rate_limiter = RateLimiter(settings.rate)
+        self.thumbnails = ThumbnailCache(settings.thumbnail_bytes)
+        self.searches = BoundedPool("search", SEARCH_THREADS, MAX_SEARCHES)
+        self.pictures = BoundedPool("pictures", settings.picture_threads, settings.waiting)
+        self.previews = BoundedPool("thumbnails", THUMBNAIL_THREADS, MAX_SEARCHES)
         self.active = 0
         self._large = threading.Lock()
         self._loading = threading.Lock()
-        self._checking = False
+        self._reloading = False
         self._saving: asyncio.TimerHandle | None = None
         self._trimming: asyncio.TimerHandle | None = None
         self._blas: threadpool_limits | None = None
 
-    async def look(self, work: Callable[[Opened], Result]) -> Result:
-        """Do some quick work with the index, as it is now or was a moment ago."""
-        if self.served.due and not self._checking:
-            await self.check()
-        return await self.searches.run(lambda: self._with_index(work))
+    async def with_index(self, work: Callable[[OpenIndex], Result]) -> Result:
+        """Run quick work with the index in a search thread, after a check for changes where one is due."""
 
-    def _with_index(self, work: Callable[[Opened], Result]) -> Result:
-        with self.served.use() as opened:
-            return work(opened)
+        def job() -> Result:
+            with self.holder.use() as opened:
+                return work(opened)
 
-    async def check(self, *, wait: bool = False) -> bool:
-        """Take in what has changed in the index folder."""
-        self._checking = True
+        await self._reload_if_due()
+        return await self.searches.run(job)
+
+    async def with_picture(self, data: bytes, work: Callable[[OpenIndex, Query, str], Result]) -> Result:
+        """Encode a picture and run work with its code. The caller holds a slot of `pictures`."""
+
+        def job() -> Result:
+            with self.holder.use() as opened:
+                return work(opened, *self.encode(opened, data))
+
+        await self._reload_if_due()
         try:
-            changed = await asyncio.to_thread(self.served.check, wait=wait)
+            result = await self.pictures.run(job, has_slot=True)
         finally:
-            self._checking = False
-        if changed:
-            self.metrics.add("dcmh_reloads_total")
-        return changed
+            self._trimming = self._schedule(self._trimming, TRIM_AFTER, _trim_memory)
+        self.metrics.pictures.inc()
+        return result
+
+    async def reload(self, *, wait: bool = False) -> bool:
+        """Load changes of the index; returns whether there were any."""
+        self._reloading = True
+        try:
+            return await asyncio.to_thread(self.holder.reload, wait=wait)
+        finally:
+            self._reloading = False
+
+    async def _reload_if_due(self) -> None:
+        if self.holder.is_due and not self._reloading:
+            await self.reload()
 
     # -- pictures ---------------------------------------------------------------------------------------------------
 
-    async def with_picture(self, data: bytes, work: Callable[[Opened, Query, str], Result]) -> Result:
-        """Encode a picture, and do something with its code. Needs a place in `pictures`."""
-
-        def job() -> Result:
-            with self.served.use() as opened:
-                return work(opened, *self.encode(opened, data))
-
-        if self.served.due and not self._checking:
-            await self.check()
-        try:
-            found = await self.pictures.run(job, placed=True)
-        finally:
-            self._trimming = self._later(self._trimming, TRIM_AFTER, give_back)
-        self.metrics.add("dcmh_pictures_total")
-        return found
-
-    def encode(self, opened: Opened, data: bytes) -> tuple[Query, str]:
-        """The query that a picture is, and its modality."""
-        _, pixels = uploads.look_at(data, self.settings)
+    def encode(self, opened: OpenIndex, data: bytes) -> tuple[Query, str]:
+        """The query for a picture, and its modality."""
+        _, pixels = uploads.inspect_image(data, self.settings)
         if opened.index.encoders.picture is None:
-            raise QueryError("The model of this index takes no pictures. Ask with words.")
-        self.load_pictures(opened)
-        with self._large if pixels > LARGE else contextlib.nullcontext():
+            raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
+        self.load_image_network(opened)
+        with self._large if pixels > LARGE_PIXELS else contextlib.nullcontext():
             try:
                 query, request = opened.index.ask(image=data)
                 return query, request.modality
             except QueryError as error:
                 if isinstance(error.__cause__, ImageError):
-                    raise damaged(error.__cause__) from error
+                    raise uploads.damaged(error.__cause__) from error
                 raise
 
     def preload(self) -> None:
-        """Load what takes a while and is needed for sure: nobody asks yet who would have to wait for it.
+        """Load before the first request what it would otherwise wait for.
 
-        That is the sentence encoder and, of many items, the compiled scan; the image network only where it was asked for.
+        That is the sentence encoder and, for many items, the compiled scan; the image network only with the setting.
         """
         self._blas = threadpool_limits(1, "blas")  # searches run side by side: more threads would wait for each other
-        with self.served.use() as opened:
-            if len(opened.index) >= MANY:
+        with self.holder.use() as opened:
+            if len(opened.index) >= SCAN_ITEMS:
                 scan.engines.load()
             opened.warm_up()
             if self.settings.preload:
-                self.load_pictures(opened)
+                self.load_image_network(opened)
 
-    def load_pictures(self, opened: Opened) -> None:
-        """Load the image network, once. It takes one thread for each picture: health must keep answering."""
+    def load_image_network(self, opened: OpenIndex) -> None:
+        """Load the image network once. It takes one thread per picture, so that health checks keep answering."""
         encoders = opened.index.encoders
-        if encoders.picture is None or opened.loaded:
+        if encoders.picture is None or opened.has_image_network:
             return
         with self._loading:
             if model_folder.read_record(encoders.folder)["fingerprint"] != opened.index.fingerprint:
@@ -136,29 +271,21 @@ class Service:
 
             torch.set_num_threads(1)
             encoders.pictures(encoders.picture)
-            opened.loaded = True
+            opened.has_image_network = True
 
-    # -- the end ----------------------------------------------------------------------------------------------------
+    # -- saving and closing -----------------------------------------------------------------------------------------
 
     def save_soon(self) -> None:
-        """Save the codes when there has been no change for a moment, so that the next opening is quick."""
-        self._saving = self._later(self._saving, SAVE_AFTER, self.save)
-
-    def _later(
-        self, planned: asyncio.TimerHandle | None, seconds: float, work: Callable[[], None]
-    ) -> asyncio.TimerHandle:
-        """Do something in a thread after a while, instead of what was planned."""
-        if planned is not None:
-            planned.cancel()
-        loop = asyncio.get_running_loop()
-        return loop.call_later(seconds, lambda: loop.run_in_executor(None, work))
+        """Save the codes after a moment without changes, so that the index opens quickly next time."""
+        self._saving = self._schedule(self._saving, SAVE_AFTER, self.save)
 
     def save(self) -> None:
-        with contextlib.suppress(DCMHError, OSError), self.served.writing, self.served.use() as opened:
+        """Save the codes of the index."""
+        with contextlib.suppress(DCMHError, OSError), self.holder.writing, self.holder.use() as opened:
             opened.index.save()
 
     def close(self) -> None:
-        """Finish what has begun, and close."""
+        """Finish running work, save, and close the index."""
         if self._trimming is not None:
             self._trimming.cancel()
         if self._saving is not None:
@@ -168,12 +295,59 @@ class Service:
             pool.close()
         if self._blas is not None:
             self._blas.restore_original_limits()
-        self.metrics.share()
-        self.served.close()
+        self.holder.close()
 
-    def too_large(self) -> Problem:
-        return uploads.too_large(self.settings)
+    def _schedule(
+        self, planned: asyncio.TimerHandle | None, seconds: float, work: Callable[[], None]
+    ) -> asyncio.TimerHandle:
+        """Run work in a thread after some seconds, in place of what was planned."""
+        if planned is not None:
+            planned.cancel()
+        loop = asyncio.get_running_loop()
+        return loop.call_later(seconds, lambda: loop.run_in_executor(None, work))
 
 
-def damaged(error: ImageError) -> Problem:
-    return Problem(422, f"The picture cannot be read: {error}.", "Send another picture.", kind="damaged-picture")
+def _read_measures(path: Path) -> list[schemas.Measured]:
+    """For each direction of the model's report: precision and recall within each radius; None for too few pairs."""
+    if not path.is_file():
+        return []
+    report = json.loads(path.read_text(encoding="utf-8"))
+    return [_direction(name, record) for name, record in report.items() if "_to_" in name]
+
+
+def _direction(name: str, record: dict[str, Any]) -> schemas.Measured:
+    query_modality, _, hit_modality = name.partition("_to_")
+    total = sum(row["relevant"] for row in record["by_distance"])
+    points = relevant = 0
+    by_radius = []
+    for row in record["by_distance"]:
+        points += row["points"]
+        relevant += row["relevant"]
+        precision = round(relevant / points, 4) if points >= FEWEST else None
+        recall = round(relevant / total, 6) if total else None
+        by_radius.append(schemas.Radius(radius=row["distance"], precision=precision, recall=recall))
+    return schemas.Measured(
+        query_modality=query_modality,
+        hit_modality=hit_modality,
+        queries=record["queries"],
+        database=record["database"],
+        chance=record["chance"],
+        map=record["map"]["stable"],
+        by_radius=by_radius,
+    )
+
+
+def _trim_memory() -> None:
+    """Return freed memory to the system: glibc keeps what large pictures took, in every thread that decoded one."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's function; None with another C library."""
+    try:
+        return ctypes.CDLL("libc.so.6").malloc_trim
+    except (OSError, AttributeError):
+        return None

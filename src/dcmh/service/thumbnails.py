@@ -1,4 +1,4 @@
-"""Pictures of items: where they may lie, what identifies them, and small ones kept in memory."""
+"""The picture files of items: which may be served, their ETags, and a cache of thumbnails."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcmh.search import SearchIndex
-from dcmh.service import log
+from dcmh.service import logs
 from dcmh.service.problems import Problem
 from dcmh.stores.base import UPLOADS, Item
 
-# How files of the kinds begin that are indexed. Nothing else is sent, whatever its name says.
-_BEGINNINGS = (
+# The first bytes of the formats that are indexed. Nothing else is served, whatever its name says.
+_SIGNATURES = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"GIF8", "image/gif"),
@@ -42,57 +42,59 @@ class Picture:
 
 
 def find(index: SearchIndex, item: Item) -> Picture:
-    """The picture of an item, if it lies in the data's folder or among the uploads, with links followed."""
+    """The picture of an item, if it is in the data folder or among the uploads once links are resolved."""
     path = index.path_of(item)
     if path is None:
-        raise Problem(404, f"Item {item.id} has no picture.", "It was indexed by its words.", kind="no-picture")
-    gone = Problem(404, f"The picture of item {item.id} is not there.", "Index the folder again.", kind="no-picture")
+        raise Problem(404, f"Item {item.id} has no picture.", "It was indexed by its text.", kind="no-picture")
+    missing = Problem(404, f"The picture of item {item.id} is missing.", "Index the folder again.", kind="no-picture")
     try:
         real = path.resolve(strict=True)
         status = real.stat()
         with open(real, "rb", opener=_open_plain) as file:
-            media_type = kind_of(file.read(16))
-    except (OSError, RuntimeError, ValueError):  # gone, a loop of links, a name that cannot be
-        raise gone from None
+            media_type = sniff(file.read(16))
+    except (OSError, RuntimeError, ValueError):  # missing, a loop of links, an impossible name
+        raise missing from None
     folders = [folder for folder in (index.root, index.folder / UPLOADS) if folder is not None]
     inside = any(real.is_relative_to(folder.resolve()) for folder in folders)
     if not inside or not stat.S_ISREG(status.st_mode) or media_type is None:
-        log.events.warning("the picture of item %d is not served: outside of the data's folder, or no picture", item.id)
-        raise gone
+        logs.events.warning("the picture of item %d is not served: outside the data folder, or not a picture", item.id)
+        raise missing
     return Picture(real, status, media_type)
 
 
-def kind_of(beginning: bytes) -> str | None:
-    """The media type of a picture file by its first 16 bytes; None for anything else."""
-    if beginning[:4] == b"RIFF" and beginning[8:12] == b"WEBP":
+def sniff(head: bytes) -> str | None:
+    """The media type of a picture by its first 16 bytes; None for anything else."""
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for start, kind in _BEGINNINGS if beginning.startswith(start)), None)
+    return next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), None)
 
 
 def _open_plain(path: str, flags: int) -> int:
-    """A pipe in place of a picture must not hold a thread."""
+    """Opening a pipe in place of a picture must not block the thread."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-class Thumbnails:
-    """The latest thumbnails, up to so many bytes. Threads may share it."""
+class ThumbnailCache:
+    """The most recently used thumbnails, up to a number of bytes. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.bytes = 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._cache: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
+        """A thumbnail, or None."""
         with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-            return found
+            thumbnail = self._cache.get(key)
+            if thumbnail is not None:
+                self._cache.move_to_end(key)
+            return thumbnail
 
     def put(self, key: str, value: bytes) -> None:
+        """Keep a thumbnail; the least recently used ones go."""
         with self._lock:
-            self.bytes += len(value) - len(self._kept.pop(key, b""))
-            self._kept[key] = value
-            while self.bytes > self.limit and self._kept:
-                self.bytes -= len(self._kept.popitem(last=False)[1])
+            self.bytes += len(value) - len(self._cache.pop(key, b""))
+            self._cache[key] = value
+            while self.bytes > self.limit and self._cache:
+                self.bytes -= len(self._cache.popitem(last=False)[1])

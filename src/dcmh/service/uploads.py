@@ -1,66 +1,85 @@
-"""What callers send: a form is read no further than its limits, a picture is looked at before anything decodes it."""
+"""Uploads: forms are read within their limits, pictures are checked before they are decoded, items are stored safely."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import hmac
 import io
+import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from dcmh.errors import BusyError, ImageError, UnknownWords
+from dcmh.inputs import images
 from dcmh.inputs.images import FORMATS
-from dcmh.service.problems import Problem
+from dcmh.search import SearchIndex
+from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.settings import Settings
+from dcmh.stores.base import UPLOADED, UPLOADS
+from dcmh.util.atomic import whole_file
+from dcmh.util.locks import locked
 
-FIELDS = 70  # of a form, besides its picture
+MAX_FIELDS = 70  # of a form, besides its picture
 FIELD_BYTES = 64_000
-TAKEN = "JPEG, PNG, WebP, GIF, BMP and TIFF files are taken."
+LOCK_SECONDS = 10.0  # to wait for another worker's change
+ACCEPTED = "JPEG, PNG, WebP, GIF, BMP and TIFF files are accepted."
+SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tiff"}
+
+
+# -- forms and pictures -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form that was read: the bytes of its picture, and its other fields in order."""
+    """A form: the bytes of its picture, and its other fields in order."""
 
     image: bytes | None
     fields: tuple[tuple[str, str], ...] = ()
 
-    def one(self, name: str) -> str | None:
+    def last(self, name: str) -> str | None:
         """The last value of a field."""
         return next((value for key, value in reversed(self.fields) if key == name), None)
 
     def all(self, name: str) -> list[str]:
+        """All values of a field."""
         return [value for key, value in self.fields if key == name]
 
 
 async def read_form(request: Request, settings: Settings, *, needs_image: bool = True) -> Form:
     """The multipart form of a request."""
-    if _media_type(request) != "multipart/form-data":
+    if media_type(request) != "multipart/form-data":
         raise Problem(
             415, "A form is needed.", "Send multipart/form-data with a file in the field image.", kind="not-a-form"
         )
     try:
         async with asyncio.timeout(settings.upload_seconds):
-            form = await request.form(max_files=1, max_fields=FIELDS, max_part_size=FIELD_BYTES)
+            form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES)
     except TimeoutError:
-        raise Problem(408, "The upload took too long.", f"It may take {settings.upload_seconds:.0f} s.") from None
+        raise Problem(408, "The upload took too long.", f"The limit is {settings.upload_seconds:.0f} s.") from None
     except ClientDisconnect:
-        raise Problem(400, "The upload was broken off.", "Send it again.") from None
+        raise Problem(400, "The upload was interrupted.", "Send it again.") from None
     except (HTTPException, UnicodeError, ValueError, LookupError) as error:
-        said = str(getattr(error, "detail", "") or "The form cannot be read.")
-        raise Problem(400, said, "Send multipart/form-data with a file in the field image.") from error
+        title = str(getattr(error, "detail", "") or "The form cannot be read.")
+        raise Problem(400, title, "Send multipart/form-data with a file in the field image.") from error
     try:
-        return await _taken(form.multi_items(), settings, needs_image)
+        return await _checked(form.multi_items(), settings, needs_image)
     finally:
         await form.close()
 
 
-async def _taken(items: list[tuple[str, str | UploadFile]], settings: Settings, needs_image: bool) -> Form:
-    files = [(name, value) for name, value in items if isinstance(value, UploadFile)]
-    texts = tuple((name, value) for name, value in items if isinstance(value, str))
+async def _checked(fields: list[tuple[str, str | UploadFile]], settings: Settings, needs_image: bool) -> Form:
+    files = [(name, value) for name, value in fields if isinstance(value, UploadFile)]
+    texts = tuple((name, value) for name, value in fields if isinstance(value, str))
     if files and files[0][0] != "image":
         raise Problem(422, "The picture must be in the field image.", "Name the file's field image.")
     if not files and (needs_image or any(name == "image" for name, _ in texts)):
@@ -73,8 +92,8 @@ async def _taken(items: list[tuple[str, str | UploadFile]], settings: Settings, 
     return Form(image, texts)
 
 
-def look_at(data: bytes, settings: Settings) -> tuple[str, int]:
-    """The format of a picture and its number of pixels, from its header; refused where either is not taken."""
+def inspect_image(data: bytes, settings: Settings) -> tuple[str, int]:
+    """The format of a picture and its number of pixels, from its header; a problem where either is not accepted."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -83,18 +102,121 @@ def look_at(data: bytes, settings: Settings) -> tuple[str, int]:
     except Image.DecompressionBombError:
         kind, pixels = "", 10**18
     except Exception as error:  # Pillow raises almost anything on damaged files
-        what = "The file is empty." if not data else "The file is not a picture."
-        raise Problem(415, what, TAKEN) from error
+        title = "The file is empty." if not data else "The file is not a picture."
+        raise Problem(415, title, ACCEPTED) from error
     if pixels > settings.megapixels * 10**6:
-        hint = f"At most {settings.megapixels} megapixels are taken. Send a smaller one."
+        hint = f"The limit is {settings.megapixels} megapixels. Send a smaller one."
         raise Problem(413, "The picture has too many pixels.", hint)
     return kind, pixels
 
 
-def too_large(settings: Settings) -> Problem:
-    limit = f"{settings.upload_bytes / 1e6:g} MB"
-    return Problem(413, f"The upload is larger than {limit}.", f"At most {limit} are taken. Send a smaller one.")
-
-
-def _media_type(request: Request) -> str:
+def media_type(request: Request) -> str:
+    """The content type of a request, without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def too_large(settings: Settings) -> Problem:
+    """The problem for an upload with too many bytes."""
+    limit = f"{settings.upload_bytes / 1e6:g} MB"
+    return Problem(413, f"The upload is larger than {limit}.", f"The limit is {limit}. Send a smaller one.")
+
+
+def damaged(error: ImageError) -> Problem:
+    """The problem for a picture that cannot be decoded."""
+    return Problem(422, f"The picture cannot be read: {error}.", "Send another picture.", kind="damaged-picture")
+
+
+# -- items that clients add and remove --------------------------------------------------------------------------------
+
+
+def check_token(authorization: str | None, digest: bytes | None) -> None:
+    """Raise a problem unless the token is right. The comparison takes the same time whatever is sent."""
+    if digest is None:
+        raise Problem(403, "This server is read-only.", "Start it with --token-file FILE to allow changes.")
+    scheme, _, token = (authorization or "").partition(" ")
+    given = hashlib.sha256(token.strip().encode("utf-8", "replace")).digest()
+    if not hmac.compare_digest(given, digest) or scheme.lower() != "bearer":
+        hint = "Send the header Authorization: Bearer TOKEN, with the token of the server's token file."
+        raise Problem(401, "Changes need the token.", hint, headers={"WWW-Authenticate": "Bearer"})
+
+
+def add_item(
+    index: SearchIndex, data: bytes | None, kind: str, text: str | None, labels: list[str]
+) -> tuple[int, bool]:
+    """Add an item, on the disk when this returns: its id, and whether it is new.
+
+    The same picture, or the same text without a picture, is the same item.
+    """
+    _check_encodable(index, data, text)
+    digest = hashlib.blake2b(data if data is not None else (text or "").encode(), digest_size=16).hexdigest()
+    file = index.folder / UPLOADS / f"{digest}.{SUFFIXES[kind]}" if data is not None else None
+    name = f"{UPLOADED}{file.name if file else digest}"
+    with _exclusive(index.folder):
+        before = index.store.find(name)
+        stored = file is not None and data is not None and not file.is_file()
+        if stored:
+            _store(file, data)  # type: ignore[arg-type] # neither is None
+        try:
+            (number,) = index.add(
+                None if file is None else [file],
+                text=None if text is None else [text],
+                labels=np.ones((1, len(labels)), np.uint8) if labels else None,
+                label_names=labels or None,
+                ids=[name],
+            )
+        except BaseException:
+            if file is not None and stored:
+                file.unlink(missing_ok=True)
+            raise
+    return number, before is None
+
+
+def remove_item(index: SearchIndex, number: int) -> None:
+    """Remove an item and its uploaded picture; other picture files stay."""
+    with _exclusive(index.folder):
+        item = index.store.get([number]).get(number)
+        if item is None or not index.remove([number]):
+            raise no_item(number)
+        path = index.path_of(item)
+        if path is not None and item.name.startswith(UPLOADED):
+            path.unlink(missing_ok=True)
+
+
+def _check_encodable(index: SearchIndex, data: bytes | None, text: str | None) -> None:
+    """Raise a problem for what cannot be indexed, before anything is written."""
+    if data is not None:
+        if index.encoders.picture is None:
+            raise Problem(422, "The model of this index takes no pictures.", "Send text.", kind="query-not-encodable")
+        try:
+            images.decode(data, 32)
+        except ImageError as error:
+            raise damaged(error) from error
+    if text is not None and (data is None or index.encoders.text is None):
+        try:
+            known = index.ask(text=text)[1].known
+        except UnknownWords:
+            known = False
+        if not known:
+            raise not_encodable("Send a picture with it.")
+
+
+def _store(file: Path, data: bytes) -> None:
+    """Write a file atomically and durably."""
+    with whole_file(file) as draft:
+        draft.write_bytes(data)
+    with contextlib.suppress(OSError, AttributeError):  # Windows cannot open a folder
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextlib.contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Within the block no other worker changes the index."""
+    (folder / UPLOADS).mkdir(parents=True, exist_ok=True)
+    with locked(folder / UPLOADS / ".lock", wait=LOCK_SECONDS) as alone:
+        if not alone:
+            raise BusyError(f"Another process is writing {folder}.", hint="Try again.")
+        yield

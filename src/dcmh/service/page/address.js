@@ -1,5 +1,5 @@
-// What is on screen, as the address says it: ?text=…, ?similar=ID, or ?code=…&modality=… for a picture that was sent;
-// with &radius=, &at_least= and &item=. A picture is too large for an address, but its code is not: links to its results work.
+// The state of the page in its address: ?text=…, ?similar=ID, or ?code=…&modality=… for a picture that was sent; with
+// &radius=, &at_least= and &item=. A picture does not fit into an address, but its code does: links to its results work.
 
 /** {kind, value, modality, name, radius, at_least, item}; kind is "home", "text", "similar" or "code". */
 export function read(url = location) {
@@ -17,14 +17,14 @@ export function read(url = location) {
 }
 
 export function href({ kind, value, modality, name, radius = null, at_least = null, item = null }) {
-  const said = new URLSearchParams();
-  if (kind !== "home") said.set(kind, value);
-  if (kind === "code" && modality) said.set("modality", modality);
-  if (kind === "code" && name) said.set("name", name);
-  if (kind !== "home" && radius !== null) said.set("radius", radius);
-  if (kind !== "home" && at_least !== null) said.set("at_least", at_least);
-  if (item !== null) said.set("item", item);
-  return said.toString() ? `?${said}` : "./";
+  const query = new URLSearchParams();
+  if (kind !== "home") query.set(kind, value);
+  if (kind === "code" && modality) query.set("modality", modality);
+  if (kind === "code" && name) query.set("name", name);
+  if (kind !== "home" && radius !== null) query.set("radius", radius);
+  if (kind !== "home" && at_least !== null) query.set("at_least", at_least);
+  if (item !== null) query.set("item", item);
+  return query.toString() ? `?${query}` : "./";
 }
 
 /** Equal for states that show the same results. */

@@ -1,14 +1,14 @@
-// Requests to the service (docs/service.md). Addresses count from the page, so that it works wherever it is mounted.
+// Requests to the service (docs/service.md). Addresses are relative to the page, so that it works wherever it is mounted.
 
-/** No answer now, but one is worth waiting for: the service is gone, or busy. */
-export class Later extends Error {
+/** The service is unreachable or busy: try again. */
+export class Unavailable extends Error {
   constructor(sentence, seconds = 0) {
     super(sentence);
     this.seconds = seconds;
   }
 }
 
-/** The service refused: a problem document with the sentence to show. */
+/** The service refused: a problem document. */
 export class Problem extends Error {
   constructor(status, record) {
     super(record.title || `The server answered with status ${status}.`);
@@ -45,7 +45,7 @@ export function following(next, signal) {
   return ask(`api/${at.pathname.split("/api/").pop()}${at.search}`, { signal });
 }
 
-export async function isWell() {
+export async function isHealthy() {
   try {
     const answer = await fetch("api/health", { cache: "no-store", signal: AbortSignal.timeout(4000) });
     return answer.ok;
@@ -60,12 +60,12 @@ async function ask(path, options = {}) {
     answer = await fetch(path, { headers: { Accept: "application/json" }, ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Later("Server not reachable, retrying");
+    throw new Unavailable("Server not reachable, retrying");
   }
   if ([429, 503].includes(answer.status)) {
-    throw new Later("Server busy, retrying", Number(answer.headers.get("Retry-After")) || 1);
+    throw new Unavailable("Server busy, retrying", Number(answer.headers.get("Retry-After")) || 1);
   }
-  if ([502, 504].includes(answer.status)) throw new Later("Server not reachable, retrying");
+  if ([502, 504].includes(answer.status)) throw new Unavailable("Server not reachable, retrying");
   const record = await answer.json().catch(() => null);
   if (answer.ok && record !== null) return record;
   throw new Problem(answer.status, record ?? {});

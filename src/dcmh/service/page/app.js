@@ -1,8 +1,8 @@
-// The page: what the address says is what is on screen.
+// The page: the address determines what is on screen.
 
 import { asks, href, read } from "./address.js";
 import * as api from "./api.js";
-import * as asked from "./asked.js";
+import * as queryLine from "./query.js";
 import * as connection from "./connection.js";
 import { byId, element } from "./element.js";
 import * as grid from "./grid.js";
@@ -12,36 +12,36 @@ import { pictures } from "./picture.js";
 import * as precision from "./precision.js";
 import * as radius from "./radius.js";
 import * as results from "./results.js";
-import { suggest } from "./words.js";
+import { suggest } from "./typeahead.js";
 
-const AT_ONCE = 60; // hits a request
-const KEPT = 20; // answers kept for the back button
-const MAX_UPLOAD = 20_000_000; // until the service has said
+const PAGE_SIZE = 60; // hits per request
+const MAX_ANSWERS = 20; // kept for the back button
+const MAX_UPLOAD = 20_000_000; // bytes, until the service has sent its limit
 
 let info = null;
 let state = read();
-let asking = null; // aborts the request under way
-let turn = 0; // which of several overlapping wishes is the last
-let inBox = null; // what was asked when the box was last filled
-const answers = new Map(); // what is asked → answer, newest last
+let request = null; // aborts the running request
+let turn = 0; // number of the latest action, so that older ones stop
+let inBox = null; // the query when the box was last filled
+const answers = new Map(); // key of a search → answer, newest last
 const input = byId("words");
 
 // -- the address ------------------------------------------------------------------------------------------------------
 
-/** Change the address and show what it says. */
+/** Change the address and show its content. */
 function go(change, { replace = false, opened = false } = {}) {
   history[replace ? "replaceState" : "pushState"]({ opened }, "", href({ ...state, ...change }));
   return show();
 }
 
-/** Show what the address says; ask the service only if that is something else than what is on screen. */
+/** Show the content of the address; send a request only if it is not on screen yet. */
 async function show() {
   turn += 1;
   const mine = turn;
   state = read();
-  place(state.kind === "home");
+  showView(state.kind === "home");
   const query = `${state.kind} ${state.value}`;
-  if (inBox !== query) input.value = state.kind === "text" ? state.value : ""; // else someone may be typing
+  if (inBox !== query) input.value = state.kind === "text" ? state.value : ""; // else the user may be typing
   inBox = query;
   document.title = { home: "dcmh", text: `${state.value} · dcmh`, similar: "More like this · dcmh" }[state.kind]
     ?? `${state.name || "Picture"} · dcmh`;
@@ -59,13 +59,13 @@ async function show() {
     if (mine === turn) await showItem();
   } catch (error) {
     if (error.name === "AbortError" || mine !== turn) return;
-    if (!(error instanceof api.Later)) throw error;
+    if (!(error instanceof api.Unavailable)) throw error;
     connection.lost(error, show);
   }
 }
 
-/** Either the first page or an answer is on screen. */
-function place(isHome) {
+/** Show either the home page or the results. */
+function showView(isHome) {
   byId("home").hidden = !isHome;
   byId("answer").hidden = isHome;
   document.body.classList.toggle("at-home", isHome);
@@ -76,7 +76,7 @@ async function learn() {
   byId("size").textContent = `${info.items.toLocaleString("en")} ${info.items === 1 ? "item" : "items"} · ${info.bits} bits`;
   byId("choose").hidden = !info.asks.image;
   input.disabled = !info.asks.text;
-  if (!info.asks.text) input.placeholder = "This collection is searched with pictures";
+  if (!info.asks.text) input.placeholder = "Search this collection with pictures";
   const whose = info.attribution ? [element("p", {}, info.attribution)] : [];
   byId("foot").replaceChildren(...whose,
     element("p", {}, `${info.name} · dcmh ${info.versions.dcmh} · `, element("a", { href: "docs" }, "API")));
@@ -85,32 +85,32 @@ async function learn() {
 // -- searching --------------------------------------------------------------------------------------------------------
 
 function stop() {
-  asking?.abort();
-  asking = new AbortController();
+  request?.abort();
+  request = new AbortController();
   connection.forget();
-  return asking.signal;
+  return request.signal;
 }
 
-const page = () => ({ k: AT_ONCE, radius: state.radius, at_least: state.at_least });
+const page = () => ({ k: PAGE_SIZE, radius: state.radius, at_least: state.at_least });
 
 async function search() {
   const signal = stop();
   const key = asks(state);
-  const request = {
+  const send = {
     text: () => api.searchWords(state.value, page(), signal),
     similar: () => api.similar(state.value, page(), signal),
     code: () => api.searchCode(state.value, state.modality ?? info.asks.image, page(), signal),
   }[state.kind];
-  const answer = answers.get(key) ?? (await results.wait(request, signal, state));
+  const answer = answers.get(key) ?? (await results.wait(send, signal, state));
   if (answer) results.present(keep(key, answer), state, info, measured(answer));
 }
 
-/** A picture is sent once; from then on its code stands for it, also in the address. */
+/** A picture is sent once; after that its code represents it, also in the address. */
 async function searchPicture(file) {
   turn += 1;
   const signal = stop();
   item.close();
-  place(false);
+  showView(false);
   input.value = "";
   inBox = null;
   try {
@@ -118,12 +118,12 @@ async function searchPicture(file) {
     if (!answer) return;
     const { key, modality } = answer.query;
     const to = { kind: "code", value: key, modality, name: file.name || "a pasted picture", item: null };
-    asked.remember(key, file);
+    queryLine.remember(key, file);
     keep(asks({ ...state, ...to }), answer);
     await go(to);
   } catch (error) {
     if (error.name === "AbortError") return;
-    if (!(error instanceof api.Later)) throw error;
+    if (!(error instanceof api.Unavailable)) throw error;
     connection.lost(error, () => searchPicture(file));
   }
 }
@@ -131,11 +131,11 @@ async function searchPicture(file) {
 function keep(key, answer) {
   answers.delete(key);
   answers.set(key, Object.assign(answer, { key }));
-  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
+  if (answers.size > MAX_ANSWERS) answers.delete(answers.keys().next().value);
   return answer;
 }
 
-/** Precision by radius for this kind of query and of answer; null where it was not measured. */
+/** Precision by radius for the modalities of the query and of the hits; null where it was not measured. */
 function measured({ query, hits }) {
   const [first] = hits;
   const found = info.measured.find(({ from, to }) => from === query.modality && to === (first?.modality ?? to));
@@ -147,8 +147,8 @@ function measured({ query, hits }) {
 
 async function showItem() {
   if (state.item === null) {
-    const was = item.close();
-    if (was !== null && !grid.focusItem(was)) byId("results").focus({ preventScroll: true });
+    const closed = item.close();
+    if (closed !== null && !grid.focusItem(closed)) byId("results").focus({ preventScroll: true });
     return;
   }
   const { hits, at } = whereItem();
@@ -174,15 +174,15 @@ function closeItem() {
   else go({ item: null }, { replace: true });
 }
 
-async function stepItem(way) {
+async function stepItem(direction) {
   const { at, hits } = whereItem();
   if (at < 0) return;
-  if (at + way === hits.length) await results.more();
-  const to = whereItem().hits[at + way];
+  if (at + direction === hits.length) await results.more();
+  const to = whereItem().hits[at + direction];
   if (to) await go({ item: String(to.id) }, { replace: true, opened: Boolean(history.state?.opened) });
 }
 
-// -- beginning --------------------------------------------------------------------------------------------------------
+// -- start ------------------------------------------------------------------------------------------------------------
 
 item.start({ closed: closeItem, step: stepItem });
 grid.start({ up: () => input.focus() });
@@ -199,7 +199,7 @@ pictures({
   refuse: (message, hint) => {
     turn += 1;
     stop();
-    place(false);
+    showView(false);
     results.refuse({ message, hint });
   },
   limit: () => info?.limits.upload_bytes ?? MAX_UPLOAD,

@@ -1,4 +1,4 @@
-// Codes as people see them: squares. Bit 0 of a code is the lowest bit of its first byte (dcmh.codes).
+// Codes drawn as squares. Bit 0 of a code is the lowest bit of its first byte (dcmh.codes).
 
 import { element } from "./element.js";
 
@@ -13,7 +13,7 @@ export function differing(left, right) {
   return left.map((bit, place) => (bit !== right[place] ? place + 1 : 0)).filter((place) => place > 0);
 }
 
-/** A square of squares: full is 1, hollow is 0, those in `marked` stand out. */
+/** A square of squares: full is 1, hollow is 0, those in `marked` are highlighted. */
 export function drawing(bits, marked, label) {
   const differ = new Set(marked);
   const squares = bits.map((bit, place) => {

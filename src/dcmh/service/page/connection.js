@@ -1,16 +1,16 @@
-// When the service does not answer: says so, asks again until it does, then does what could not be done.
+// When the service does not answer: shows it, retries until it does, then repeats what failed.
 
-import { isWell } from "./api.js";
+import { isHealthy } from "./api.js";
 import { byId } from "./element.js";
 
 const FIRST_MS = 500;
-const LONGEST_MS = 4000;
+const MAX_MS = 4000;
 const banner = byId("connection");
 let waiting = []; // what to do once the service is back
 let timer = null;
 let pause = 0;
 
-/** `error` is an api.Later; `again` is called once the service answers. */
+/** `error` is an api.Unavailable; `again` is called once the service answers. */
 export function lost(error, again) {
   waiting.push(again);
   banner.textContent = error.message;
@@ -18,18 +18,18 @@ export function lost(error, again) {
   if (timer === null) later(1000 * error.seconds);
 }
 
-/** Forget what was to be done again: something else is asked now. */
+/** Drop what was to be repeated: another search has started. */
 export function forget() {
   waiting = [];
 }
 
 function later(least = 0) {
-  pause = Math.min(LONGEST_MS, pause ? 1.6 * pause : FIRST_MS);
+  pause = Math.min(MAX_MS, pause ? 1.6 * pause : FIRST_MS);
   timer = setTimeout(look, Math.max(pause, least));
 }
 
 async function look() {
-  if (!(await isWell())) {
+  if (!(await isHealthy())) {
     later();
     return;
   }
@@ -44,7 +44,7 @@ async function look() {
   }, 2500);
   for (const image of document.querySelectorAll("img.broken")) {
     image.classList.remove("broken");
-    image.src = image.getAttribute("src"); // loads anew, also by srcset
+    image.src = image.getAttribute("src"); // loads again, also by srcset
   }
   for (const again of todo) again();
 }

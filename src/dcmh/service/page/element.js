@@ -1,4 +1,4 @@
-// One way to make elements. Text always becomes a text node: what a collection holds is never read as HTML.
+// Creates elements. Text always becomes a text node: the content of a collection is never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 

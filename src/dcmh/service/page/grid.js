@@ -22,7 +22,7 @@ export function start({ up }) {
   });
 }
 
-/** Show all hits anew, or only append those that are not there yet. */
+/** Show all hits, or only append the new ones. */
 export function show(hits, link, { append = false } = {}) {
   const from = append ? grid.children.length : 0;
   const made = hits.slice(from).map((hit) => element("li", {}, tile(hit, link(hit))));
@@ -31,7 +31,7 @@ export function show(hits, link, { append = false } = {}) {
   keepStop();
 }
 
-/** Hide the tiles further than the radius. */
+/** Hide the tiles outside the radius. */
 export function limit(hits, radius) {
   [...grid.children].forEach((place, at) => {
     place.hidden = radius !== null && hits[at].distance > radius;
@@ -44,7 +44,7 @@ function keepStop() {
   if (!stop && visible()[0]) onlyStop(visible()[0]);
 }
 
-/** Grey tiles while nothing is known yet. */
+/** Grey tiles while waiting. */
 export function placeholders(count) {
   grid.replaceChildren(...Array.from({ length: count }, () =>
     element("li", { class: "waiting", "aria-hidden": "true" }, element("span", { class: "frame" }))));
@@ -68,7 +68,7 @@ export function focusItem(id) {
   return Boolean(found);
 }
 
-/** A picture that lays its caption bare where it cannot be loaded. */
+/** A picture that shows its caption if it cannot be loaded. */
 export function thumbnail(id, eager = false) {
   const loading = eager ? "eager" : "lazy";
   const image = element("img", { alt: "", width: 256, height: 256, loading, decoding: "async", draggable: "false" });
@@ -88,9 +88,9 @@ function tile(hit, href) {
     element("span", { class: "why" }, why(hit)));
 }
 
-export const PRECISION = "the share of relevant items among such hits, measured on photos that the model had not learned from";
+export const PRECISION = "the share of relevant items among such hits, measured on items that the model did not learn from";
 
-/** Why a hit is there: words of the query in its text, its fine score, its distance, and how often such hits are right. */
+/** Why a hit was found: query words in its text, fine score, distance, and the precision of such hits. */
 export function why({ words, fine, distance, bits, precision }) {
   const parts = [
     words.length ? element("span", { class: "contains" }, `contains: ${words.join(", ")}`) : null,
@@ -116,7 +116,7 @@ function focus(tile) {
   tile.focus();
 }
 
-/** The tile a key leads to; null: up and out of the grid; undefined: the key means nothing here. */
+/** The tile that a key moves to; null: up and out of the grid; undefined: not a navigation key. */
 function neighbour(key, here) {
   const tiles = visible();
   const at = tiles.indexOf(here);

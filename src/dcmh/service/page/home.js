@@ -1,4 +1,4 @@
-// The first visit: what is here, words that it knows, and what some of them find.
+// The home page: what the collection holds, known words, and what some of them find.
 
 import * as api from "./api.js";
 import { href } from "./address.js";
@@ -12,7 +12,7 @@ const ROWS = 4;
 const STRIP = 8;
 let made = null; // the info that it was made from
 
-/** Fill the page once; later calls find it there. */
+/** Fill the page, once. */
 export async function show(info) {
   if (made === info) return;
   made = info;
@@ -42,7 +42,7 @@ async function fill(info) {
   if (shown) sample.append(...pictureAndCode(await api.item(shown.id), info.bits));
 }
 
-/** What a code is, in one look: a picture, and its bits. */
+/** A picture and its code. */
 function pictureAndCode({ id, codes }, bits) {
   const picture = element("a", { class: "frame", href: href({ kind: "home", item: id }), tabindex: "-1" }, thumbnail(id, true));
   return [picture, element("span", { class: "equals" }, "="), drawing(unpack(codes.image, bits), [], "Code")];
@@ -51,17 +51,17 @@ function pictureAndCode({ id, codes }, bits) {
 function heading({ items, asks }) {
   if (!items) return "Nothing here yet";
   const ways = [asks.text && "by words", asks.image && "by a picture"].filter(Boolean);
-  return `${count(items, "item")}, found ${ways.join(" or ")}`;
+  return `Search ${count(items, "item")} ${ways.join(" or ")}`;
 }
 
 const LANGUAGES = { "use-multilingual": " in 16 languages", minilm: " in English" };
 
 function lead({ items, bits, vocabulary, text_encoder, asks }) {
-  if (!items) return "This index holds no items. Fill it: dcmh index DATA --model MODEL --out INDEX";
-  const code = `Each is kept as a code of ${bits} bits: the fewer differ from the code of a query, the nearer.`;
-  const limited = vocabulary ? `The search knows ${count(vocabulary, "word")} and says which of yours it used.` : "";
-  const known = text_encoder ? `Any words work${LANGUAGES[text_encoder] ?? ""}, whole sentences too.` : limited;
-  return `${code} ${known}${asks.image ? " Or drop a picture anywhere." : ""}`;
+  if (!items) return "This index has no items. Add some: dcmh index DATA --model MODEL --out INDEX";
+  const code = `Each item is stored as a code of ${bits} bits. The fewer bits differ from the code of the query, the nearer it is.`;
+  const limited = vocabulary ? `The search knows ${count(vocabulary, "word")} and shows which of yours it used.` : "";
+  const known = text_encoder ? `Any words work${LANGUAGES[text_encoder] ?? ""}, even whole sentences.` : limited;
+  return `${code} ${known}${asks.image ? " You can also drop a picture anywhere." : ""}`;
 }
 
 function row(word, hits) {

@@ -1,4 +1,4 @@
-// The view of one item: its picture, what is said of it, and its code beside that of the query.
+// The view of one item: picture, text, labels, and its code next to that of the query.
 
 import * as api from "./api.js";
 import { differing, drawing, unpack } from "./bits.js";
@@ -6,10 +6,10 @@ import { byId, element, shape } from "./element.js";
 import { PRECISION, why } from "./grid.js";
 
 const dialog = byId("item");
-let asked = 0; // answers to older questions are dropped
+let latest = 0; // number of the latest request; older answers are dropped
 let shown = null; // the id of the item in view
 
-/** `closed()` is called when the reader closes the view, `step(-1 or 1)` for the item before or after. */
+/** `closed()` is called when the user closes the view, `step(-1 or 1)` for the previous or next item. */
 export function start({ closed, step }) {
   dialog.addEventListener("cancel", (event) => {
     event.preventDefault();
@@ -18,8 +18,8 @@ export function start({ closed, step }) {
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) closed(); // beside the panel
     if (event.target.closest("[data-close]")) closed();
-    const way = event.target.closest("[data-step]");
-    if (way) step(Number(way.dataset.step));
+    const button = event.target.closest("[data-step]");
+    if (button) step(Number(button.dataset.step));
   });
   dialog.addEventListener("keydown", (event) => {
     if (event.target.closest("input") || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -30,21 +30,21 @@ export function start({ closed, step }) {
 
 export const isOpen = () => dialog.open;
 
-/** Close the view; the id of the item that was in it, or null. */
+/** Close the view; returns the id of its item, or null. */
 export function close() {
-  const was = shown;
-  asked += 1;
+  const closed = shown;
+  latest += 1;
   shown = null;
   if (dialog.open) dialog.close();
   dialog.replaceChildren();
-  return was;
+  return closed;
 }
 
 /** Show an item. `context`: bits, query (or null), hit (or null), place, isFirst, isLast, similar (an address). */
 export async function open(id, context) {
   if (id === shown) return;
-  asked += 1;
-  const mine = asked;
+  latest += 1;
+  const mine = latest;
   const focused = dialog.open ? document.activeElement?.dataset.step : undefined;
   if (!dialog.open) {
     dialog.replaceChildren(panel(context, element("h2", { id: "item-title", tabindex: "-1" }, "Loading…")));
@@ -54,11 +54,11 @@ export async function open(id, context) {
   try {
     record = await api.item(id);
   } catch (error) {
-    if (mine === asked) say(error.message, context);
+    if (mine === latest) say(error.message, context);
     if (error instanceof api.Problem) return;
     throw error;
   }
-  if (mine !== asked) return;
+  if (mine !== latest) return;
   shown = id;
   dialog.replaceChildren(panel(context, ...content(record, context)));
   dialog.scrollTop = 0;
@@ -99,7 +99,7 @@ function content(record, context) {
       record.text ? element("p", { class: "name" }, record.name) : null,
       labels.length ? element("ul", { class: "labels", role: "list", "aria-label": "Labels" }, labels) : null,
       codes(record, context),
-      element("p", { class: "doings" },
+      element("p", { class: "actions" },
         element("a", { class: "button primary", href: context.similar, "data-similar": true }, "More like this"),
         record.image
           ? element("a", { class: "button", href: api.imageUrl(record.id), target: "_blank", rel: "noopener" },
@@ -112,7 +112,7 @@ function large(record, title) {
   const image = element("img", { class: "large", alt: title, src: api.imageUrl(record.id) });
   image.addEventListener("load", () => image.style.setProperty("--ratio", image.naturalWidth / image.naturalHeight || 1));
   image.addEventListener("error", () => image.replaceWith(element("p", { class: "large missing" },
-    "The picture cannot be shown: its file is gone or cannot be read.")));
+    "The picture cannot be shown: its file is missing or cannot be read.")));
   return image;
 }
 
@@ -146,7 +146,7 @@ function figure(caption, code, places, label) {
   return element("figure", {}, element("figcaption", {}, caption), drawing(code, places, label));
 }
 
-/** The code that was near: the hit names it; without one, the nearest. */
+/** The code that matched: the hit names it; without a hit, the nearest. */
 function compared(kept, ours, hit) {
   const named = kept.find(([modality]) => modality === hit?.modality);
   const distance = ([, code]) => differing(ours, code).length;

@@ -1,24 +1,24 @@
-// A picture to ask with: chosen, pasted, or dropped anywhere.
+// A picture to search with: chosen, pasted, or dropped anywhere.
 
 import { byId } from "./element.js";
 
-/** `search(file)` gets the picture; `refuse(sentence)` is told why there is none. */
+/** `search(file)` gets the picture; `refuse(message, hint)` is called if it cannot be used. */
 export function pictures({ search, refuse, limit }) {
   const input = byId("file");
   const veil = byId("drop");
-  let inside = 0; // dragenter and dragleave come for each element that is crossed
+  let inside = 0; // dragenter and dragleave fire for each element that is crossed
 
   function take(files) {
     const file = [...files].find(({ type }) => type.startsWith("image/"));
     if (!file) {
-      if (files.length) refuse(`${files[0].name || "That"} is not a picture.`, "Give a JPEG, PNG or WebP file.");
+      if (files.length) refuse(`${files[0].name || "That"} is not a picture.`, "Use a JPEG, PNG or WebP file.");
       return;
     }
     const most = limit();
     if (file.size > most) {
-      const [size, taken] = [file.size, most].map((bytes) => `${(bytes / 1e6).toFixed(1)} MB`);
-      const said = `${file.name || "The picture"} has ${size}; the server takes up to ${taken}.`;
-      refuse(said, "Save it smaller: a side of 1,000 pixels is plenty.");
+      const [size, allowed] = [file.size, most].map((bytes) => `${(bytes / 1e6).toFixed(1)} MB`);
+      const message = `${file.name || "The picture"} has ${size}; the server accepts up to ${allowed}.`;
+      refuse(message, "Reduce it: 1,000 pixels on a side are plenty.");
       return;
     }
     search(file);

@@ -1,11 +1,11 @@
-// Only hits whose precision is at least so much: off unless somebody chooses, and there only where it was measured.
+// The filter for a minimum precision: off by default, and hidden if the precision was not measured.
 
 import { byId } from "./element.js";
 import { PRECISION } from "./grid.js";
 
-const place = byId("sure");
+const filter = byId("sure");
 const choice = byId("at-least");
-place.title = `Precision: ${PRECISION}`;
+filter.title = `Precision: ${PRECISION}`;
 
 /** `changed(least)` is called with the choice; null is off. */
 export function start(changed) {
@@ -13,8 +13,8 @@ export function start(changed) {
 }
 
 export function show(least, isMeasured) {
-  place.hidden = !isMeasured;
+  filter.hidden = !isMeasured;
   const value = least === null ? "" : String(least);
-  if (![...choice.options].some((option) => option.value === value)) choice.add(new Option(value, value)); // of an address
+  if (![...choice.options].some((option) => option.value === value)) choice.add(new Option(value, value)); // from the address
   choice.value = value;
 }

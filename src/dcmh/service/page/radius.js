@@ -1,4 +1,4 @@
-// The radius: a slider over whole numbers from 0 to half the bits, and beside it what was measured there.
+// The radius: a slider from 0 to half the bits, and the precision measured there.
 
 import { byId, shape } from "./element.js";
 
@@ -8,9 +8,9 @@ const precision = byId("precision");
 const any = byId("any");
 const curve = byId("curve");
 let bits = 64;
-let measured = null; // precision by radius for the kind of query on screen; null where nobody measured
+let measured = null; // precision by radius for the kind of query on screen; null if it was not measured
 
-/** `moved(radius)` is called at each step, `settled(radius)` once the slider rests; null means any distance. */
+/** `moved(radius)` is called at each step, `settled(radius)` once the slider is released; null means any distance. */
 export function start({ moved, settled }) {
   slider.addEventListener("input", () => {
     show(Number(slider.value));
@@ -40,11 +40,11 @@ export function show(radius) {
   any.hidden = radius === null;
   value.textContent = radius ?? "any distance";
   slider.setAttribute("aria-valuetext", radius === null ? "any distance" : `${radius} of ${bits} bits`);
-  precision.textContent = said(radius);
+  precision.textContent = measuredAt(radius);
   [...curve.children].forEach((bar, at) => bar.classList.toggle("within", radius === null || at <= radius));
 }
 
-function said(radius) {
+function measuredAt(radius) {
   if (radius === null && measured !== null) return "";
   const share = measured?.get(radius);
   return share === undefined ? "precision not measured" : `measured precision ${share.toFixed(2)}`;
@@ -52,7 +52,7 @@ function said(radius) {
 
 function draw() {
   const most = Math.floor(bits / 2);
-  curve.setAttribute("viewBox", `0.5 0 ${most} 1`); // the first and last bar stand above the ends of the slider
+  curve.setAttribute("viewBox", `0.5 0 ${most} 1`); // the first and last bars are above the ends of the slider
   const bars = Array.from({ length: most + 1 }, (_, at) => {
     const height = Math.max(measured?.get(at) ?? 0, 0.04);
     return shape("rect", { x: at + 0.14, y: 1 - height, width: 0.72, height });

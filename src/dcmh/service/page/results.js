@@ -1,20 +1,20 @@
-// The answer to a query on screen: the grid, its limits, the lines around it, and what is said when there is none.
+// The results of a query: the grid, its filters, the lines around it, and the message if there are none.
 
 import { href } from "./address.js";
 import * as api from "./api.js";
-import * as asked from "./asked.js";
+import * as queryLine from "./query.js";
 import * as connection from "./connection.js";
 import { byId, element } from "./element.js";
 import * as grid from "./grid.js";
 import * as precision from "./precision.js";
 import * as radius from "./radius.js";
 
-const SLOW_MS = 180; // a wait that is worth showing
-const GREY = 12; // tiles that stand for those to come
+const SLOW_MS = 180; // before the page shows that it is waiting
+const PLACEHOLDERS = 12; // grey tiles while waiting
 
-let found = null; // an answer of the service, and its key; null while nothing is there
-let state = null; // what the address says
-let change = null; // of the address: radius or at_least
+let found = null; // the answer on screen, with its key; null if there is none
+let state = null; // the state in the address
+let change = null; // changes radius or at_least in the address
 const nearEnd = new IntersectionObserver((seen) => seen.some(({ isIntersecting }) => isIntersecting) && more(), {
   rootMargin: "600px",
 });
@@ -27,7 +27,7 @@ export function start({ changed }) {
 
 export const current = () => found;
 
-/** The answer of `request`; while it lasts the page shows that it waits. A refusal is shown, and gives undefined. */
+/** The answer to `request`; the page shows that it is waiting. Shows a refusal and returns undefined. */
 export async function wait(request, signal, asking) {
   state = asking;
   found = null;
@@ -35,15 +35,15 @@ export async function wait(request, signal, asking) {
   const slow = setTimeout(() => {
     place.classList.add("busy");
     say("Searching");
-    if (byId("said").hidden && !grid.isFilled()) grid.placeholders(GREY);
+    if (byId("message").hidden && !grid.isFilled()) grid.placeholders(PLACEHOLDERS);
   }, SLOW_MS);
   try {
     return await request();
   } catch (error) {
-    if (signal.aborted) throw new DOMException("Something else is asked now.", "AbortError");
+    if (signal.aborted) throw new DOMException("Another search has started.", "AbortError");
     if (!(error instanceof api.Problem)) {
       empty();
-      grid.placeholders(GREY);
+      grid.placeholders(PLACEHOLDERS);
       throw error;
     }
     refuse(error);
@@ -54,21 +54,21 @@ export async function wait(request, signal, asking) {
   }
 }
 
-/** Show an answer. `info` is what the service says of itself; `by_radius` is the precision measured for such queries, or null. */
+/** Show an answer. `info`: /api/info; `by_radius`: the precision measured for such queries, or null. */
 export function present(answer, asking, info, by_radius) {
   found = answer;
   state = asking;
   byId("radius").hidden = false;
-  asked.show(state, found.query);
+  queryLine.show(state, found.query);
   radius.prepare(info.bits, by_radius);
   radius.show(state.radius);
   precision.show(state.at_least, info.precision_measured);
   grid.show(found.hits, link);
   around();
-  say(found.hits.length ? `${count()} results.` : byId("said").textContent);
+  say(found.hits.length ? `${count()} results.` : byId("message").textContent);
 }
 
-/** While the slider moves: hide what is further, of the hits that are there. */
+/** While the slider moves: hide the loaded hits that are farther. */
 export function preview(within) {
   if (found) grid.limit(found.hits, within);
 }
@@ -89,21 +89,21 @@ function limits() {
 export function clear() {
   found = null;
   empty();
-  byId("said").hidden = true;
+  byId("message").hidden = true;
 }
 
-/** What the page or the service cannot do, in a sentence, with what to do about it. */
+/** Show why there are no results, and what to do. */
 export function refuse({ message, hint = "", nearest = null }) {
   found = null;
   empty();
   if (nearest && state?.kind === "text") {
     const offers = nearest.map((word) => element("a", { class: "chip", href: href({ ...state, value: word, item: null }) }, word));
-    tell(`No word of this query is in the vocabulary${offers.length ? "; nearest:" : "."}`, offers,
-      "The search knows the words of its own texts, and no others. Suggestions show them while you type.");
+    tell(`No word of this query is in the vocabulary${offers.length ? "; similar words:" : "."}`, offers,
+      "The search only knows words from its own texts. Suggestions show them while you type.");
   } else {
     tell(message, [], hint);
   }
-  say(byId("said").textContent);
+  say(byId("message").textContent);
 }
 
 export async function more() {
@@ -115,10 +115,10 @@ export async function more() {
     const known = new Set(mine.hits.map(({ id }) => id)); // the index may have changed in between
     mine.hits.push(...answer.hits.filter(({ id }) => !known.has(id)));
     mine.next = answer.hits.length ? answer.next : null; // precision falls from page to page: the next has none either
-    lookAgain();
+    observeAgain();
   } catch (error) {
-    if (error instanceof api.Later) connection.lost(error, more);
-    else if (error instanceof api.Problem) mine.next = null; // as far as the service goes
+    if (error instanceof api.Unavailable) connection.lost(error, more);
+    else if (error instanceof api.Problem) mine.next = null; // the service goes no further
     else throw error;
   } finally {
     mine.loading = false;
@@ -128,54 +128,54 @@ export async function more() {
   around();
 }
 
-/** The observer tells of changes only: an end that is still near after more hits came is seen by observing it anew. */
-function lookAgain() {
+/** The observer only reports changes: observe again, in case the end is still near after more hits. */
+function observeAgain() {
   nearEnd.unobserve(byId("more"));
   nearEnd.observe(byId("more"));
 }
 
 const link = (hit) => href({ ...state, item: hit.id });
 
-/** Whether there is no more to load. */
+/** Whether all hits are loaded. */
 export function isWhole() {
   return !found.next || !found.hits.length;
 }
 
 const count = () => `${found.hits.length.toLocaleString("en")}${isWhole() ? "" : " and more"}`;
 
-/** The line below the grid, or the sentence instead of it. */
+/** The line below the grid, or the message in its place. */
 function ending() {
-  byId("said").hidden = true;
+  byId("message").hidden = true;
   byId("end").hidden = !found.hits.length || !isWhole();
   byId("end").textContent = `That is all${limits()}.`;
   if (found.hits.length) return;
   const { nearest, below } = found;
   const show = (what, to) => element("button", { class: "plain", type: "button", click: () => change(to) }, what);
   if (below) {
-    const best = nearest.precision === null ? "That of the best hit was not measured." : `The best hit has ${nearest.precision.toFixed(2)}.`;
-    tell(`Nothing${state.radius === null ? "" : ` within ${state.radius}`} reaches a precision of ${state.at_least}. ${best}`,
+    const best = nearest.precision === null ? "The precision of the best hit was not measured." : `The best hit has ${nearest.precision.toFixed(2)}.`;
+    tell(`No result${state.radius === null ? "" : ` within ${state.radius}`} reaches a precision of ${state.at_least}. ${best}`,
       [show("show all", { at_least: null })]);
   } else if (nearest) {
-    tell(`Nothing within ${state.radius}; nearest is at ${nearest.distance}`, [show("show", { radius: nearest.distance })]);
+    tell(`No result within ${state.radius}; the nearest is at ${nearest.distance}`, [show("show", { radius: nearest.distance })]);
   } else {
-    tell("There is nothing to find: no item has a code of this kind.", []);
+    tell("There is nothing to search: no item has a code of this kind.", []);
   }
 }
 
-function tell(sentence, doings, hint = "") {
-  const words = element("p", { class: "sentence" }, sentence, doings.flatMap((doing) => [" ", doing]));
-  byId("said").replaceChildren(words, ...(hint ? [element("p", { class: "hint" }, hint)] : []));
-  byId("said").hidden = false;
+function tell(sentence, actions, hint = "") {
+  const words = element("p", { class: "sentence" }, sentence, actions.flatMap((action) => [" ", action]));
+  byId("message").replaceChildren(words, ...(hint ? [element("p", { class: "hint" }, hint)] : []));
+  byId("message").hidden = false;
 }
 
 function empty() {
-  asked.clear();
+  queryLine.clear();
   grid.clear();
-  for (const id of ["radius", "sure", "more", "end", "said"]) byId(id).hidden = true;
+  for (const id of ["radius", "sure", "more", "end", "message"]) byId(id).hidden = true;
   byId("count").textContent = "";
 }
 
-/** For screen readers: said once, when a search is over. */
+/** Announce to screen readers. */
 function say(sentence) {
   byId("live").textContent = sentence;
 }

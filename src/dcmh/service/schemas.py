@@ -1,15 +1,25 @@
-"""The shapes of answers, for the schema. Answers are written as JSON directly: they are made here, so not checked again."""
+"""The JSON responses. Endpoints build these models, so the schema describes exactly what is sent."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 
 
-class Answer(BaseModel):
+class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
+    def response(self, status: int = 200) -> Response:
+        """The model as a JSON response."""
+        return Response(self.model_dump_json(by_alias=True), status, media_type="application/json")
 
-class Hit(Answer):
+
+def printable(name: str) -> str:
+    """A file name as JSON can hold it: bytes that are not UTF-8 become question marks."""
+    return name.encode("utf-8", "replace").decode()
+
+
+class Hit(Schema):
     """One item found."""
 
     id: int
@@ -19,31 +29,31 @@ class Hit(Answer):
         description="Share of relevant items among such hits, measured on items that the model had not learned from"
     )
     score: float | None = Field(description="Orders the hits; null where distances order them")
-    fine: float | None = Field(description="The part of the score that the fine vectors give")
-    words: list[str] = Field(description="Words of the query that the text or the labels of the item contain")
+    fine: float | None = Field(description="The part of the score that comes from the fine vectors")
+    words: tuple[str, ...] = Field(description="Words of the query in the text or the labels of the item")
     name: str
     text: str | None
-    labels: list[str]
-    modality: str = Field(description="Modality of the code that was near")
+    labels: tuple[str, ...]
+    modality: str = Field(description="Modality of the code that matched")
     thumbnail: str | None
     image: str | None
 
 
-class Asked(Answer):
-    """What became of the query."""
+class Query(Schema):
+    """How the query was understood."""
 
     text: str | None
     item: int | None
     modality: str
-    used: list[str]
-    ignored: list[str]
-    nearest: dict[str, list[str]] = Field(description="Known words similar to the ignored ones")
+    used: tuple[str, ...]
+    ignored: tuple[str, ...]
+    nearest: dict[str, tuple[str, ...]] = Field(description="Known words similar to the ignored ones")
     code: str = Field(description="Hexadecimal; bit 0 is the lowest bit of the first byte")
     key: str = Field(description="Code and quantised fine vector, hexadecimal: GET /api/search?code= takes it")
 
 
-class Search(Answer):
-    query: Asked
+class Search(Schema):
+    query: Query
     searched: int = Field(description="Number of items searched")
     took_ms: float
     bits: int
@@ -60,11 +70,11 @@ class Search(Answer):
     next: str | None = Field(description="Address of the next page")
 
 
-class Item(Answer):
+class Item(Schema):
     id: int
     name: str
     text: str | None
-    labels: list[str]
+    labels: tuple[str, ...]
     bits: int
     codes: dict[str, str]
     image: str | None
@@ -72,32 +82,32 @@ class Item(Answer):
     similar: str
 
 
-class Codes(Answer):
+class Codes(Schema):
     codes: list[str]
     bits: int
 
 
-class Word(Answer):
+class Word(Schema):
     word: str
     count: int = Field(description="Number of training texts that contain it")
 
 
-class Words(Answer):
+class Words(Schema):
     prefix: str
     vocabulary: int
     total: int
     words: list[Word]
 
 
-class Radius(Answer):
+class Radius(Schema):
     radius: int
     precision: float | None
     recall: float | None
 
 
-class Measured(Answer):
-    asked: str = Field(alias="from")
-    found: str = Field(alias="to")
+class Measured(Schema):
+    query_modality: str = Field(validation_alias="from", serialization_alias="from")
+    hit_modality: str = Field(validation_alias="to", serialization_alias="to")
     queries: int
     database: int
     chance: float | None
@@ -105,12 +115,12 @@ class Measured(Answer):
     by_radius: list[Radius]
 
 
-class Asks(Answer):
+class QueryModalities(Schema):
     text: str | None
     image: str | None
 
 
-class Limits(Answer):
+class Limits(Schema):
     upload_bytes: int
     megapixels: int
     k: int
@@ -118,14 +128,14 @@ class Limits(Answer):
     text: int
 
 
-class Info(Answer):
+class Info(Schema):
     name: str
     items: int
     bits: int
     method: str
     model: str
     codes: dict[str, int]
-    asks: Asks
+    asks: QueryModalities
     vocabulary: int
     text_encoder: str | None = Field(description="Sentence encoder: any words work; null where only known words do")
     precision_measured: bool = Field(description="Whether hits can have a precision, which at_least needs")
@@ -136,10 +146,10 @@ class Info(Answer):
     versions: dict[str, str]
 
 
-class Health(Answer):
+class Health(Schema):
     status: str
 
 
-class Reloaded(Answer):
+class Reloaded(Schema):
     changed: bool
     items: int

@@ -1,25 +1,25 @@
-// What was asked, in words: which of them were used, the picture that was sent, or the item that others should be like.
+// The line that shows the query: the words that were used, the picture that was sent, or the item to find similar ones for.
 
 import { href } from "./address.js";
 import * as api from "./api.js";
 import { byId, element } from "./element.js";
 
-const place = byId("asked");
-const previews = new Map(); // code → object URL of the picture that has it; gone after a reload
+const line = byId("query");
+const previews = new Map(); // code → object URL of its picture, until a reload
 
 export function remember(code, file) {
   if (!previews.has(code)) previews.set(code, URL.createObjectURL(file));
 }
 
 export function clear() {
-  place.replaceChildren();
+  line.replaceChildren();
 }
 
-/** `state` is what the address says, `query` what the answer says. */
+/** `state` comes from the address, `query` from the answer. */
 export function show(state, query) {
-  if (state.kind === "text") place.replaceChildren(...words(state, query));
-  if (state.kind === "code") place.replaceChildren(...picture(state));
-  if (state.kind === "similar") place.replaceChildren(...item(state));
+  if (state.kind === "text") line.replaceChildren(...words(state, query));
+  if (state.kind === "code") line.replaceChildren(...picture(state));
+  if (state.kind === "similar") line.replaceChildren(...item(state));
 }
 
 /** The same query with one of its words replaced. */
@@ -30,7 +30,7 @@ export function replaced(text, word, by) {
 
 function words(state, { used, ignored, nearest }) {
   if (!ignored.length) return [element("span", { class: "term" }, "results for"), element("b", { class: "used" }, state.value)];
-  const how = used.length ? "used" : "found in texts and labels only"; // where the model knows none of the words
+  const how = used.length ? "used" : "found in texts and labels only"; // the model knows none of the words
   const parts = [element("span", { class: "term" }, how), ...used.map((word) => element("b", { class: "used" }, word))];
   if (used.length) parts.push(element("span", { class: "term" }, "ignored"));
   for (const word of ignored) {
@@ -48,9 +48,9 @@ function picture(state) {
   const name = state.name || "a picture";
   const kept = preview
     ? "The address holds its code, not the picture: a reload keeps the results."
-    : "These are the results for its code; the picture itself is not kept.";
+    : "These are the results for its code; the picture itself is not stored.";
   return [
-    preview ? element("img", { class: "sent", src: preview, alt: "The picture that was sent" }) : null,
+    preview ? element("img", { class: "sent", src: preview, alt: "The picture you sent" }) : null,
     element("span", {}, element("span", { class: "term" }, "near "), element("b", {}, name),
       element("span", { class: "aside" }, kept)),
   ].filter(Boolean);
@@ -65,7 +65,7 @@ function item(state) {
     if (!record.thumbnail) return;
     image.src = api.thumbnailUrl(record.id, 128);
     image.hidden = false;
-  }).catch(() => {}); // the results are there without it
+  }).catch(() => {}); // the results do not depend on it
   const link = element("a", { href: href({ ...state, item: state.value }), "data-item": state.value }, name);
   return [image, element("span", {}, element("span", { class: "term" }, "more like "), link)];
 }

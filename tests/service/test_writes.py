@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from dcmh.errors import ParameterError
 from dcmh.search import SearchIndex
-from dcmh.service import Settings, answers, create_app
+from dcmh.service import Settings, create_app, schemas
 from dcmh.stores.local import layout
 from toy_photos import load
 
@@ -69,7 +69,7 @@ class TestAdding:
     def test_an_item_is_found_at_once_and_after_opening_again(self, writer, own):
         answer = add(writer, png(), text="sunny sea", labels=["sun", "sea", "sun"])
         assert answer.status_code == 201
-        answers.Item.model_validate_json(answer.content)
+        schemas.Item.model_validate_json(answer.content)
         item = answer.json()
         assert (item["text"], item["labels"], set(item["codes"])) == ("sunny sea", ["sun", "sea"], {"image", "text"})
         assert writer.get(item["image"]).content == png()

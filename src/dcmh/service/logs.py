@@ -1,4 +1,4 @@
-"""The access log: one line of JSON for each request. It never holds a query, a body, a header or a token."""
+"""Logs as JSON lines. The access log never holds a query, a body, a header or a token."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from datetime import UTC, datetime
 access = logging.getLogger("dcmh.service.access")
 events = logging.getLogger("dcmh.service")
 
-LONGEST_PATH = 200
+MAX_PATH = 200
 
 
-def set_up(target: str | None) -> None:
-    """Send access lines to a file, to stderr (-) or nowhere (None); what else happens always goes to stderr."""
+def configure(target: str | None) -> None:
+    """Send the access log to a file, to stderr (-) or nowhere (None); other events always go to stderr."""
     access.propagate = False
     access.setLevel(logging.INFO if target is not None else logging.CRITICAL)
-    for old in access.handlers[:]:
-        access.removeHandler(old)
-        old.close()
+    for handler in access.handlers[:]:
+        access.removeHandler(handler)
+        handler.close()
     if target is not None:
-        handler = logging.StreamHandler(sys.stderr) if target == "-" else logging.FileHandler(target, encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        access.addHandler(handler)
+        output = logging.StreamHandler(sys.stderr) if target == "-" else logging.FileHandler(target, encoding="utf-8")
+        output.setFormatter(logging.Formatter("%(message)s"))
+        access.addHandler(output)
     if not events.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Event())
-        events.addHandler(handler)
+        output = logging.StreamHandler(sys.stderr)
+        output.setFormatter(_JSONFormatter())
+        events.addHandler(output)
         events.setLevel(logging.INFO)
         events.propagate = False
         for name in ("uvicorn", "uvicorn.error"):
-            logging.getLogger(name).handlers = [handler]
+            logging.getLogger(name).handlers = [output]
             logging.getLogger(name).setLevel(logging.WARNING)
             logging.getLogger(name).propagate = False
 
 
-def write(
+def log_request(
     request_id: str, client: str, method: str, path: str, route: str, status: int, milliseconds: float, size: int
 ) -> None:
-    """One request."""
+    """Write the access log line of one request."""
     if not access.isEnabledFor(logging.INFO):
         return
     record = {
@@ -48,7 +48,7 @@ def write(
         "request": request_id,
         "client": client,
         "method": method[:16],
-        "path": path[:LONGEST_PATH],
+        "path": path[:MAX_PATH],
         "route": route,
         "status": status,
         "ms": round(milliseconds, 2),
@@ -57,14 +57,12 @@ def write(
     access.info(json.dumps(record))
 
 
-class _Event(logging.Formatter):
-    """What else happens, as JSON as well."""
-
+class _JSONFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        said = {"time": _now(), "level": record.levelname.lower(), "event": record.getMessage()}
+        line = {"time": _now(), "level": record.levelname.lower(), "event": record.getMessage()}
         if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return json.dumps(said)
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 def _now() -> str:

@@ -6,14 +6,16 @@ import asyncio
 import json
 import logging
 import socket
+from pathlib import Path
 
 import pytest
 from served import problem
 
 from dcmh.errors import ModelError
-from dcmh.service import log, middleware, running, static
-from dcmh.service.limits import Buckets, Pool
+from dcmh.service import logs, middleware, server
+from dcmh.service.limits import BoundedPool, RateLimiter
 from dcmh.service.problems import Problem
+from dcmh.service.routes import page
 
 
 class TestHeaders:
@@ -32,11 +34,9 @@ class TestHeaders:
         assert len(headers["x-request-id"]) == 16
 
     def test_the_page_keeps_to_its_policy(self):
-        for name, file in static.files().items():
-            if name.endswith(".html"):
-                assert b"<style" not in file.body
-                assert b" style=" not in file.body
-                assert b" onclick=" not in file.body
+        for file in Path(page.FILES.directory).glob("*.html"):
+            for inline in ("<style", " style=", " onclick="):
+                assert inline not in file.read_text(encoding="utf-8")
 
     def test_answers_are_not_stored_but_pictures_are(self, client):
         assert client.get("/api/search?text=sea").headers["cache-control"] == "no-store"
@@ -52,7 +52,7 @@ def test_answers_are_sent_at_once():
         writer.close()
 
     async def run():
-        listener = running.listen("photos.dcmh", "127.0.0.1", 0)
+        listener = server.listen("photos.dcmh", "127.0.0.1", 0)
         async with await asyncio.start_server(answer, sock=listener):
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             await reader.read()
@@ -117,7 +117,7 @@ def test_forms_of_other_sites_are_refused(client):
 class TestRate:
     def test_a_bucket_empties_and_fills(self):
         now = [0.0]
-        buckets = Buckets(10, clock=lambda: now[0])
+        buckets = RateLimiter(10, clock=lambda: now[0])
         for _ in range(20):
             buckets.take("a")
         with pytest.raises(Problem) as caught:
@@ -137,19 +137,19 @@ class TestRate:
 
     def test_what_costs_more_than_a_bucket_holds_takes_it_whole(self):
         now = [0.0]
-        buckets = Buckets(1, clock=lambda: now[0])
+        buckets = RateLimiter(1, clock=lambda: now[0])
         buckets.take("a", 10)
         with pytest.raises(Problem):
             buckets.take("a", 1)
 
     def test_clients_are_forgotten(self):
-        buckets = Buckets(10)
+        buckets = RateLimiter(10)
         for number in range(11_000):
             buckets.take(str(number))
         assert len(buckets._buckets) == 10_000
 
     def test_zero_is_no_limit(self):
-        buckets = Buckets(0)
+        buckets = RateLimiter(0)
         for _ in range(1000):
             buckets.take("a")
 
@@ -165,18 +165,18 @@ class TestRate:
 
 def test_a_pool_refuses_what_is_too_much():
     async def run():
-        pool = Pool("test", 1, 2)
+        pool = BoundedPool("test", 1, 2)
         gate = asyncio.Event()
         loop = asyncio.get_running_loop()
         held = [asyncio.create_task(pool.run(lambda: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()))]
         held.append(asyncio.create_task(pool.run(lambda: 2)))
         await asyncio.sleep(0.05)
-        with pytest.raises(Problem, match="too much to do"):
+        with pytest.raises(Problem, match="overloaded"):
             await pool.run(lambda: 3)
         gate.set()
         assert await asyncio.gather(*held) == [True, 2]
         await asyncio.sleep(0.01)
-        assert pool.inside == 0
+        assert pool.pending == 0
         assert await pool.run(lambda: 4) == 4
         pool.close()
 
@@ -191,7 +191,7 @@ class TestMistakes:
 
         client = serve()
         monkeypatch.setattr("dcmh.search.SearchIndex.search", fail)
-        monkeypatch.setattr(log.events, "propagate", True)
+        monkeypatch.setattr(logs.events, "propagate", True)
         with caplog.at_level(logging.ERROR, "dcmh.service"):
             answer = client.get("/api/search?text=sea")
         said = problem(answer, 500, "bug")
@@ -212,9 +212,9 @@ class TestMistakes:
 class TestLog:
     @pytest.fixture
     def lines(self, tmp_path):
-        log.set_up(str(tmp_path / "access.log"))
+        logs.configure(str(tmp_path / "access.log"))
         yield lambda: [json.loads(line) for line in (tmp_path / "access.log").read_text().splitlines()]
-        log.set_up(None)
+        logs.configure(None)
 
     def test_a_line_for_each_request_without_secrets(self, serve, lines):
         client = serve()
@@ -235,4 +235,4 @@ class TestLog:
         serve().get("/x%0a%7b%22status%22:200%7d" + "y" * 1000)
         (line,) = lines()
         assert line["path"].startswith("/x\n{")
-        assert len(line["path"]) == log.LONGEST_PATH
+        assert len(line["path"]) == logs.MAX_PATH

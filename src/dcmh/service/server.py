@@ -1,4 +1,4 @@
-"""Servers: a socket that listens, and uvicorn with one process or several."""
+"""`dcmh serve`: the listening socket, and uvicorn with one process or several."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ import errno
 import os
 import signal
 import socket
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dcmh.errors import MissingExtra, ParameterError
-from dcmh.service.settings import INDEX, Settings
+from dcmh.service.settings import INDEX, SHARED_METRICS, Settings
 
-FINISH = 10  # seconds that running requests have when the server stops
+SHUTDOWN_SECONDS = 10  # for running requests to finish
 
 
 class Ready(NamedTuple):
-    """A server that is ready to run, until a signal ends it."""
+    """A server that is ready to run until a signal ends it."""
 
     items: int
     run: Callable[[socket.socket], None]
 
 
 def prepare(index: str, settings: Settings, workers: int) -> Ready:
-    """Open the index; what is wrong with it is said before anything runs."""
+    """Open the index, so that errors surface before the server runs."""
     try:
         import uvicorn
     except ImportError as error:
         raise MissingExtra('dcmh serve needs FastAPI. Install: pip install "dcmh[serve]"') from error
     settings.token_digest()
-    ready = _one(uvicorn, index, settings) if workers == 1 else _several(uvicorn, index, settings, workers)
+    ready = _in_process(uvicorn, index, settings) if workers == 1 else _with_workers(uvicorn, index, settings, workers)
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server follows it
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
     return ready
 
 
 def listen(index: str, host: str, port: int) -> socket.socket:
-    """A socket that listens; a port in use is a sentence with one that is not."""
+    """A listening socket. The error for a port in use suggests a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle on: 40 ms more
     try:
@@ -53,26 +54,29 @@ def listen(index: str, host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             free = _free_port(family, host, port)
             raise ParameterError(f"Port {port} is in use. Try: dcmh serve {index} --port {free}") from None
-        said = error.strerror or str(error)
-        raise ParameterError(f"Cannot listen at {host}, port {port}: {said}. Try another --host or --port.") from error
+        reason = error.strerror or str(error)
+        raise ParameterError(
+            f"Cannot listen at {host}, port {port}: {reason}. Try another --host or --port."
+        ) from error
     return listener
 
 
 def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _one(uvicorn: Any, index: str, settings: Settings) -> Ready:
-    from dcmh.service import create_app, log
+def _in_process(uvicorn: Any, index: str, settings: Settings) -> Ready:
+    from dcmh.service import create_app, logs
 
-    log.set_up(settings.access_log)
+    logs.configure(settings.access_log)
     app = create_app(index, settings)
-    with app.state.service.served.use() as opened:
+    with app.state.service.holder.use() as opened:
         items = len(opened.index)
     server = uvicorn.Server(_config(uvicorn, app))
 
     def run(listener: socket.socket) -> None:
-        # After its own orderly end the server hands the signal on, to these.
+        # uvicorn raises the signal again after its shutdown.
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, lambda *_: None)
         server.run(sockets=[listener])
@@ -80,8 +84,8 @@ def _one(uvicorn: Any, index: str, settings: Settings) -> Ready:
     return Ready(items, run)
 
 
-def _several(uvicorn: Any, index: str, settings: Settings, workers: int) -> Ready:
-    """Workers open the index themselves; it is opened here first, so that what is wrong with it is said once."""
+def _with_workers(uvicorn: Any, index: str, settings: Settings, workers: int) -> Ready:
+    """Workers open the index themselves; opening it here first reports its errors once."""
     from uvicorn.supervisors import Multiprocess
 
     from dcmh.search import SearchIndex
@@ -91,18 +95,24 @@ def _several(uvicorn: Any, index: str, settings: Settings, workers: int) -> Read
         items = len(opened)
     os.environ |= {INDEX: index, **settings.to_environment()}
     config = _config(uvicorn, f"{app.__module__}:{app.__name__}", factory=True, workers=workers)
-    return Ready(items, lambda listener: Multiprocess(config, sockets=[listener]).run())
+
+    def run(listener: socket.socket) -> None:
+        with tempfile.TemporaryDirectory(prefix="dcmh-") as shared:
+            os.environ[SHARED_METRICS] = shared
+            Multiprocess(config, sockets=[listener]).run()
+
+    return Ready(items, run)
 
 
-def _config(uvicorn: Any, app: Any, **more: Any) -> Any:
+def _config(uvicorn: Any, app: Any, **options: Any) -> Any:
     return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # a client must not choose the address it is limited by
-        timeout_graceful_shutdown=FINISH,
-        **more,
+        proxy_headers=False,  # clients must not choose the address by which they are rate limited
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        **options,
     )
 
 

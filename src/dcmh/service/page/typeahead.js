@@ -1,26 +1,26 @@
-// Type-ahead over the vocabulary: the word at the end of what is typed is completed (ARIA combobox with a list).
+// Type-ahead over the vocabulary: completes the last word in the box (ARIA combobox with a list).
 
 import * as api from "./api.js";
 import { byId, element } from "./element.js";
 
-const SHOWN = 8;
+const MAX_SUGGESTIONS = 8;
 const PAUSE_MS = 90;
 const WORD = /[\p{L}\p{N}'’_-]+$/u;
 
-/** `search(text)` is called when a suggestion is taken; `leave()` when arrow down finds no list. */
+/** `search(text)` is called when a suggestion is chosen; `leave()` on arrow down without a list. */
 export function suggest({ search, leave }) {
   const input = byId("words");
   const list = byId("suggestions");
   let active = -1;
   let timer = null;
-  let asking = null;
+  let request = null;
 
   const options = () => [...list.children];
   const isOpen = () => !list.hidden;
 
   function close() {
     clearTimeout(timer);
-    asking?.abort();
+    request?.abort();
     list.hidden = true;
     list.replaceChildren();
     active = -1;
@@ -61,21 +61,21 @@ export function suggest({ search, leave }) {
     const used = Number.isInteger(count) ? element("span", { class: "times" }, count.toLocaleString("en")) : null;
     if (used) used.title = `in ${count.toLocaleString("en")} texts`;
     const option = element("li", { id: `word-${place}`, role: "option", "aria-selected": "false" }, text, used);
-    option.addEventListener("pointerdown", (event) => event.preventDefault()); // the box keeps the focus
+    option.addEventListener("pointerdown", (event) => event.preventDefault()); // keep the focus in the box
     option.addEventListener("click", () => take(word));
     return option;
   }
 
   async function look() {
     const [prefix] = input.value.slice(0, input.selectionStart ?? undefined).match(WORD) ?? [""];
-    asking?.abort();
+    request?.abort();
     if (!prefix) return close();
-    asking = new AbortController();
+    request = new AbortController();
     try {
-      const { words } = await api.words(prefix.toLowerCase(), SHOWN + 1, asking.signal);
-      show(words.slice(0, SHOWN), prefix.toLowerCase());
+      const { words } = await api.words(prefix.toLowerCase(), MAX_SUGGESTIONS + 1, request.signal);
+      show(words.slice(0, MAX_SUGGESTIONS), prefix.toLowerCase());
     } catch (error) {
-      if (error.name !== "AbortError") close(); // suggestions are a help, never an error
+      if (error.name !== "AbortError") close(); // suggestions are optional
     }
     return undefined;
   }

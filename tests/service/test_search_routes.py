@@ -7,7 +7,7 @@ from malformed import picture
 from served import COUNT, UNREADABLE, problem, train
 
 from dcmh.search import SearchIndex
-from dcmh.service import answers
+from dcmh.service import schemas
 from toy_photos import load
 
 WORDS = "sunny yellow bright"
@@ -16,7 +16,7 @@ QUESTION = "a bright day with sunny weather"  # for sentences precision was meas
 
 def checked(answer):
     assert answer.status_code == 200, answer.text
-    answers.Search.model_validate_json(answer.content)
+    schemas.Search.model_validate_json(answer.content)
     return answer.json()
 
 
@@ -301,7 +301,7 @@ class TestPrecision:
 class TestEncode:
     def test_texts(self, client, index):
         answer = client.post("/api/encode", json={"text": ["sunny sea", "yellow"]})
-        answers.Codes.model_validate_json(answer.content)
+        schemas.Codes.model_validate_json(answer.content)
         expected = [index.ask(text=text)[0].code.hex() for text in ("sunny sea", "yellow")]
         assert answer.json() == {"codes": expected, "bits": 16}
 
