@@ -11,7 +11,7 @@ from commands import QUICK, finish, left_behind, spawn
 import dcmh
 from dcmh.cli.learning import CheckpointFolder
 from dcmh.cli.train import default_queries
-from dcmh.data import Dataset, splits
+from dcmh.data import Dataset, dataset
 from dcmh.methods.dcmh import similarity
 from toy_photos import write_photos
 
@@ -49,7 +49,7 @@ def test_data_is_prepared_once(cli, monkeypatch):
     def counted(name, function):
         return lambda *arguments: calls.update([name]) or function(*arguments)
 
-    for owner, name in ((splits, "make_split"), (similarity, "build"), (Dataset, "fingerprint")):
+    for owner, name in ((dataset, "make_split"), (similarity, "build"), (Dataset, "fingerprint")):
         monkeypatch.setattr(owner, name, counted(name, getattr(owner, name)))
     assert cli("train", "toy", *QUICK, "--similarity", "tags").code == 0
     assert calls == {"make_split": 1, "build": 1, "fingerprint": 2}
