@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test check browser format clean
+.PHONY: demo test test-slow check browser format clean
 
 # Touch files mark what is installed, so that the second call is quick.
 $(VENV)/.made:
@@ -30,7 +30,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/codespell README.md CHANGELOG.md docs examples src tests
 
-# The page is tested in Chromium: on Debian it is installed if we may; elsewhere those tests say that they are skipped.
+# The tests of the page need Chromium; without it they are skipped, and say so. This installs it on Debian, as root.
 browser:
 	@if ! command -v chromium >/dev/null && grep -qs '^ID=debian' /etc/os-release && [ "$$(id -u)" = 0 ]; then \
 	  echo "Installing Chromium for the tests of the page"; \
@@ -38,10 +38,13 @@ browser:
 	    >/dev/null 2>&1 || echo "Chromium could not be installed (apt-get install chromium)"; \
 	fi
 
-# Two processes: one of them runs the tests that need PostgreSQL and Milvus. The page is timed, so its tests run alone.
-test: check browser
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder --ignore tests/page
-	$(BIN)/pytest tests/page
+# Two processes; the tests that share a server or a browser run in the same one.
+test: check
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not slow"
+	@echo "Not run: the tests marked slow, which kill processes many times or train for long. make test-slow runs them."
+
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m slow
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -15,10 +15,14 @@ sys.path.insert(0, str(Path(__file__).parent / "engines"))  # servers.py
 
 
 def pytest_collection_modifyitems(items):
-    """With several processes (-n 2), a file stays in one, and so do all tests that start database servers."""
+    """With several processes (-n 2), a file stays in one; so do all tests that share the servers, or the browser."""
     for item in items:
-        servers = "/engines/" in str(item.path) or item.path.name == "test_contract.py"
-        item.add_marker(pytest.mark.xdist_group("servers" if servers else str(item.path)))
+        group = str(item.path)
+        if "/engines/" in group or item.path.name == "test_contract.py":
+            group = "servers"
+        elif "/page/" in group:
+            group = "browser"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,6 +72,7 @@ def test_first_search(run):
         assert set(about.split(", ")) & set(re.findall(r"\w+", hits.splitlines()[0]))
 
 
+@pytest.mark.slow
 def test_compare_methods(run):
     output = run(EXAMPLES / "compare_methods.py")
     chance = row(output, "chance")[0]
@@ -80,6 +81,7 @@ def test_compare_methods(run):
         assert min(forward, backward) > times * chance, method
 
 
+@pytest.mark.slow
 def test_own_method(run):
     output = run(EXAMPLES / "own_method.py")
     beats_chance(output)
@@ -116,6 +118,7 @@ def test_own_codes(run):
     assert "count=49999), the same answers" in output
 
 
+@pytest.mark.slow
 def test_three_modalities(run):
     output = run(EXAMPLES / "three_modalities.py")
     chance = numbers(re.findall(r"by chance \d\.\d+", output)[0])[0]
@@ -129,6 +132,7 @@ def test_three_modalities(run):
     assert sum("sea" in line for line in by_sound.splitlines()) >= 3
 
 
+@pytest.mark.slow
 def test_without_labels(run):
     output = run(EXAMPLES / "without_labels.py")
     table = [row(output, name) for name in ("labels", "tags", "pairing", "chance")]

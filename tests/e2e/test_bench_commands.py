@@ -140,6 +140,7 @@ def test_matplotlib_is_an_extra(here, done, tmp_path, monkeypatch):
     assert answer.last == 'Figures need matplotlib. Install: pip install "dcmh[bench]"'
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_only_whole_files_are_left_and_it_goes_on(folder, done, tmp_path):
     command = ("bench", "mini.toml", "--device", "cpu", "--only", "ridge", "--out", tmp_path / "results")
     process = spawn(*command, cwd=folder)

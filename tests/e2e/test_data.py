@@ -236,6 +236,7 @@ print(work(data), peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_pictures_that_exceed_the_memory_bound(tmp_path):
     """381 MiB of pictures in one HDF5 file: training and encoding 64 takes about what it takes for 8 of them."""
     n, height, width = 64, 1500, 1389

@@ -68,6 +68,7 @@ def unbroken(tmp_path_factory):
     return weights(folder)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed_it_gives_the_same_model(tmp_path, unbroken):
     seed = random.randrange(10**6)
     print(f"moments of the seed {seed}")  # noqa: T201 - pytest shows it where the test fails

@@ -60,6 +60,7 @@ def test_first_commands_and_python_code(cli, tmp_path, capsys):
     assert len(re.findall(r"^-?\d\.\d\d  .*\.png$", capsys.readouterr().out, re.MULTILINE)) == 5
 
 
+@pytest.mark.slow
 def test_python_code_of_the_tutorial(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = [block for block in blocks(TUTORIAL, "python") if "dcmh.evaluate" in block]

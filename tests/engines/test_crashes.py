@@ -101,6 +101,7 @@ def test_postgres_is_killed_while_loading():
         killer.end()
 
 
+@pytest.mark.slow
 def test_milvus_is_killed_while_loading(tmp_path):
     """Milvus takes a minute to come back."""
     count = 60_000

@@ -85,6 +85,7 @@ def test_a_crowded_query_is_scanned(monkeypatch):
     assert asked == [[False, True, False]]
 
 
+@pytest.mark.slow
 def test_tables_are_built_once_they_pay():
     index = HammingIndex(64)
     items = random_codes(np.random.default_rng(0), 20_000, 64, centres=300)

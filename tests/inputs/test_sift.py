@@ -64,7 +64,7 @@ def test_what_is_known_is_not_computed_again(pictures, bags, monkeypatch):
     np.testing.assert_array_equal(sift.bag_of_visual_words(pictures, range(6), words=16), bags)
 
 
-def test_bags_are_computed_for_new_pictures_only(pictures, monkeypatch):
+def test_bags_are_computed_for_new_pictures_only(pictures, bags, monkeypatch):
     words = sift.VisualWords(16).fit(pictures.take(np.arange(6)))
     seen = []
     decode = sift.images.decode

@@ -172,6 +172,7 @@ def weights(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_papers_system_runs_on_pixels(tmp_path, weights):
     """CNN-F, literal recipe, raw pixels: one iteration, saved and loaded. The weights are the miniature's."""
     data = toy(n=8, size=32)

@@ -85,7 +85,7 @@ def own_server(index):
 def browser():
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=10_000)
+    expect.set_options(timeout=30_000)
     with sync_playwright() as playwright:
         root = hasattr(os, "geteuid") and os.geteuid() == 0
         chromium = playwright.chromium.launch(
@@ -108,7 +108,7 @@ def open_page(browser):
         url: str, *, expected: tuple[str, ...] = (), before=None, width: int = 1280, height: int = 900, **options
     ):
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         page = context.new_page()
         server = url.split("/?")[0].rstrip("/")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from folders import contents
 
 import dcmh
@@ -76,6 +77,7 @@ apart(lambda: built(out))
 """
 
 
+@pytest.mark.slow
 def test_killed_twenty_times_it_is_the_index_of_an_unbroken_run(own, model, tmp_path):
     seed = int.from_bytes(os.urandom(2))
     out = tmp_path / "killed.dcmh"

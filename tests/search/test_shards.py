@@ -73,6 +73,7 @@ def start(folder, model, first=0):
     )
 
 
+@pytest.mark.slow
 def test_processes_share_the_work(small, tmp_path, model):
     whole = encode_column(Encoders(model), texts(), "text")
     assert len(whole[0]) == 800

@@ -394,6 +394,7 @@ def test_a_folder_that_is_no_model_is_neither_read_nor_overwritten(tmp_path):
     assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
     from dcmh.data.benchmarks.toy import toy
 

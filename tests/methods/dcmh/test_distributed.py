@@ -35,6 +35,7 @@ distributed.leave()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["paper", "stable"])
 def test_two_processes_give_what_one_gives(tmp_path, recipe, monkeypatch):
     script = tmp_path / "learn.py"

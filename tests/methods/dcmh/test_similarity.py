@@ -252,6 +252,7 @@ def test_codes_are_learned_without_labels_and_the_model_says_how(spec, tmp_path)
     assert dcmh.load(tmp_path / "model").similarity == spec
 
 
+@pytest.mark.slow
 def test_labels_and_tags_tell_apart_what_shares_a_label():
     rng = np.random.default_rng(0)
     words = [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"[:24]]  # each in 4 % of the items, 8 to a label
