@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
 from dcmh.index.table import ALL_LIVE, Table
+from dcmh.util.atomic import make_folder, sync_folder
 
 FORMAT = 1
 KIND = "dcmh Hamming index"
@@ -31,7 +32,7 @@ _OURS = re.compile(r"(codes|ids)-[0-9a-f]{16}\.npy|hamming-[0-9a-f]{16}\.json")
 def save(table: Table, bits: int, folder: str | Path) -> None:
     """Write a table, without its removed rows, to a folder, which is created if needed."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     table = table.compact()
     token = secrets.token_hex(8)
     header: dict[str, Any] = {"kind": KIND, "format": FORMAT, "bits": bits, "count": table.count}
@@ -46,6 +47,7 @@ def save(table: Table, bits: int, folder: str | Path) -> None:
         _settle(file)
     before = _named(folder)
     os.replace(fresh, folder / HEADER)
+    sync_folder(folder)  # before the files of the older index are removed
     _tidy(folder, before, {header["codes"], header["ids"]})
 
 
