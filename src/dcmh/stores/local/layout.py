@@ -95,10 +95,10 @@ def write_header(folder: Path, **record: Any) -> None:
 def writer(folder: Path) -> Iterator[None]:
     """Inside the block this process is the only writer of the folder, which is created if it does not exist."""
     with contextlib.ExitStack() as held:
+        held.enter_context(storage_errors(folder))
         try:
-            with storage_errors(folder):
-                make_folder(folder)
-                alone = held.enter_context(locked(folder / LOCK))
+            make_folder(folder)
+            alone = held.enter_context(locked(folder / LOCK))
         except PermissionError as error:
             raise StorageError(
                 f"Cannot write to {folder} ({error.strerror}).",
@@ -161,12 +161,11 @@ def switch(folder: Path) -> None:
     Renaming the new index to .rebuild.ready is the moment of the change: before it, the old index is intact; after it,
     every process that opens the folder first completes the moves.
     """
-    with storage_errors(folder):
-        if not (folder / REBUILD / SKIPPED).exists():
-            (folder / SKIPPED).unlink(missing_ok=True)
-        sync_tree(folder / REBUILD)
-        os.replace(folder / REBUILD, folder / READY)
-        sync_folder(folder)
+    if not (folder / REBUILD / SKIPPED).exists():
+        (folder / SKIPPED).unlink(missing_ok=True)
+    sync_tree(folder / REBUILD)
+    os.replace(folder / REBUILD, folder / READY)
+    sync_folder(folder)
     finish_switch(folder)
 
 
@@ -175,18 +174,17 @@ def finish_switch(folder: Path) -> None:
     ready = folder / READY
     if not ready.is_dir():
         return
-    with storage_errors(folder):
-        if (ready / CATALOGUE).exists():
-            drop_journal(folder / CATALOGUE)
-        for name in (MODEL, CODES, SKIPPED, CATALOGUE, HEADER):
-            if not (ready / name).exists():
-                continue
-            if (ready / name).is_dir() and (folder / name).exists():
-                os.replace(folder / name, ready / f"old {name}")
-            os.replace(ready / name, folder / name)
-        sync_folder(ready)
-        sync_folder(folder)
-        shutil.rmtree(ready)
+    if (ready / CATALOGUE).exists():
+        drop_journal(folder / CATALOGUE)
+    for name in (MODEL, CODES, SKIPPED, CATALOGUE, HEADER):
+        if not (ready / name).exists():
+            continue
+        if (ready / name).is_dir() and (folder / name).exists():
+            os.replace(folder / name, ready / f"old {name}")
+        os.replace(ready / name, folder / name)
+    sync_folder(ready)
+    sync_folder(folder)
+    shutil.rmtree(ready)
 
 
 def await_switch(folder: Path) -> None:
