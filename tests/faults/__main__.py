@@ -16,15 +16,17 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[variable] = "1"  # children are forked
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import children
-import operations
-import power_cut
+import children  # noqa: E402 - beside this file
+import operations  # noqa: E402
+import power_cut  # noqa: E402
 
 ERRORS = {"ENOSPC": "write pwrite64 fsync fdatasync rename renameat2 mkdir", "EROFS": "rename unlink mkdir"}
 ERRORS["EIO"] = "write pwrite64 fsync fdatasync rename renameat2 unlink ftruncate"
@@ -44,15 +46,10 @@ class Harness:
         for name, operation in operations.OPERATIONS.items():
             root, self.logs[name] = children.copied(self.prepared, folder / "root"), folder / f"{name}.log"
             trace = power_cut.options(self.logs[name]) if children.can_trace() else ()
-            outcome = children.run(lambda: self._marked(operation, root), *trace)
+            outcome = children.run(partial(_marked, operation, root), *trace)
             assert outcome == children.SUCCESS, (name, outcome)
             self.after[name] = operations.state(root, name)
             assert self.after[name] != self.before[name], name
-
-    @staticmethod
-    def _marked(operation, root):
-        operation(root)
-        os.write(2, power_cut.MARK)
 
     # -- injected faults --------------------------------------------------------------------------------------------
 
@@ -130,6 +127,11 @@ class Harness:
         return wrong
 
 
+def _marked(operation: Callable[[Path], None], root: Path) -> None:
+    operation(root)
+    os.write(os.open(os.devnull, os.O_WRONLY), power_cut.MARK)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults")
     parser.add_argument("--cases", type=int, default=200, help="injected faults")
@@ -146,15 +148,16 @@ def main() -> int:
         for number, fault in enumerate(faults, 1):
             if message := harness.inject(fault):
                 wrong.append(f"{fault}: {message}")
-                print(wrong[-1], file=sys.stderr)
+                sys.stderr.write(f"{wrong[-1]}\n")
             if number % 100 == 0:
-                print(f"{number} of {len(faults)} faults, {len(wrong)} wrong", file=sys.stderr)
+                sys.stderr.write(f"{number} of {len(faults)} faults, {len(wrong)} wrong\n")
         cuts = max(2, given.cases // 6) if given.power_cuts is None else given.power_cuts
         for name in operations.OPERATIONS if children.can_trace() else ():
             wrong += harness.power_cuts(name, cuts)
     traced = children.can_trace()
     record = {"seed": seed, "faults": len(faults), "power_cuts": cuts * len(operations.OPERATIONS) * traced}
-    print(json.dumps({**record, "seconds": round(time.monotonic() - began, 1), "wrong": wrong}, indent=1))
+    report = {**record, "seconds": round(time.monotonic() - began, 1), "wrong": wrong}
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return 1 if wrong else 0
 
 

@@ -21,7 +21,7 @@ CALLS = (
     "open,openat,creat,close,dup,dup2,dup3,fcntl,write,pwrite64,writev,pwritev,lseek,ftruncate,fsync,fdatasync,rename,"
     "renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,sendfile,copy_file_range,fallocate,link,linkat"
 )
-MARK = b"DONE"  # the run writes this to stderr when the operation has returned
+MARK = b"DONE"  # the run writes this somewhere when the operation has returned
 
 _LINE = re.compile(r"^(\d+)\s+(.*)$")
 _CALL = re.compile(r"^(\w+)\((.*)\)\s*=\s*(-?\d+)")
