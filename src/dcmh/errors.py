@@ -13,6 +13,7 @@ DCMHError
  ├─ DeviceError (RuntimeError)    a device was asked for that is not there
  ├─ BusyError (RuntimeError)      another process is writing the same folder or collection
  ├─ EngineError (RuntimeError)    a database server is away, refuses, or fails
+ ├─ StorageError (OSError)        a disk is full, read-only or failing
  ├─ TrainingStopped (RuntimeError) training was interrupted on request; its state is saved
  └─ MissingExtra (ImportError)    an optional dependency is not installed
 
@@ -22,6 +23,11 @@ so that ordinary `except` works.
 """
 
 from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import Literal
 
 
 class DCMHError(Exception):
@@ -94,6 +100,52 @@ class BusyError(DCMHError, RuntimeError):
 
 class EngineError(DCMHError, RuntimeError):
     """A database server is away, refuses, or fails."""
+
+
+_STATES: dict[int, Literal["full", "read-only", "failing"]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EFBIG, errno.EDQUOT), "full"),
+    errno.EROFS: "read-only",
+    **dict.fromkeys((errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE), "failing"),
+    **dict.fromkeys([117] if os.name == "posix" else [], "failing"),  # EUCLEAN: the file system is damaged
+}
+_WHAT = {"full": "The disk is full", "read-only": "The disk is read-only", "failing": "The disk fails"}
+_HINTS = {
+    "full": "Free some space (or raise the quota), then try again.",
+    "read-only": "Make it writable, or choose another place.",
+    "failing": "Check the disk and the system log, then try again.",
+}
+
+
+class StorageError(DCMHError, OSError):
+    """A disk is full, read-only or failing; what was stored before is intact.
+
+    `state` is "full", "read-only" or "failing"; `which` is the path.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        state: Literal["full", "read-only", "failing"],
+        which: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what, which=which, hint=_HINTS[state] if hint is None else hint)
+        self.state: Literal["full", "read-only", "failing"] = state
+
+    @classmethod
+    def of(cls, error: BaseException, path: object = None) -> StorageError | None:
+        """The error that a system error is, or one that a library made of it; None if it is not about a disk."""
+        if isinstance(error, StorageError):
+            return error
+        number = error.errno if isinstance(error, OSError) else None
+        if number is None and (rust := re.search(r"\(os error (\d+)\)", str(error))):  # safetensors
+            number = int(rust.group(1))
+        if number not in _STATES:
+            return None
+        path = getattr(error, "filename", None) or path
+        state, where = _STATES[number], "" if path is None else f": cannot write {path}"
+        return cls(f"{_WHAT[state]}{where} ({os.strerror(number)}).", state=state, which=path)
 
 
 class TrainingStopped(DCMHError, RuntimeError):

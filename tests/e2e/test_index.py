@@ -222,7 +222,7 @@ class TestRefusals:
 
         monkeypatch.setattr(builtins, "open", guarded)
         answer = cli("index", "photos")
-        assert answer.code == 1
+        assert answer.code == 4
         assert answer.last == (
             "Cannot write to photos.dcmh (Permission denied). Check its permissions, or choose another --out."
         )

@@ -7,12 +7,13 @@ from collections import Counter
 
 import pytest
 from commands import QUICK, finish, left_behind, spawn
+from safetensors import SafetensorError
 
 import dcmh
 from dcmh.cli.learning import CheckpointFolder
 from dcmh.cli.train import default_queries
 from dcmh.data import Dataset, dataset
-from dcmh.methods.dcmh import similarity
+from dcmh.methods.dcmh import similarity, state
 from toy_photos import write_photos
 
 
@@ -207,6 +208,32 @@ def test_two_trainings_do_not_write_the_same_model(cli, tmp_path):
     work.close(finished=True)
     assert answer.code == 1
     assert answer.last == "Another dcmh train is writing toy.model.checkpoint. Wait for it, or choose another --out."
+
+
+def test_a_finished_training_that_finds_no_room_keeps_its_checkpoint(cli, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(state, "CHECKPOINT_SECONDS", -1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.numpy.save_file", full)
+        answer = cli("train", "toy", *QUICK)
+    assert answer.code == 4
+    assert answer.last.startswith("The disk is full: cannot write toy.model (No space left on device). Free some space")
+    assert answer.last.endswith(
+        f"The training is kept in toy.model.checkpoint. Continue: dcmh train toy {' '.join(QUICK)} --resume "
+        "(with another --out NAME, first move that folder to NAME.checkpoint)"
+    )
+    assert left_behind(tmp_path) == ["toy.model.checkpoint"]
+    (tmp_path / "toy.model.checkpoint").rename(tmp_path / "other.checkpoint")
+    answer = cli("train", "toy", *QUICK, "--out", "other", "--resume")
+    assert answer.code == 0
+    assert left_behind(tmp_path) == ["other"]
+    cli("train", "toy", *QUICK)
+    assert (
+        dcmh.load("other").encode(text=["sunny sea"]).tolist()
+        == dcmh.load("toy.model").encode(text=["sunny sea"]).tolist()
+    )
 
 
 @pytest.mark.parametrize(("items", "queries"), [(5, 1), (100, 20), (600, 50), (2000, 100), (10**6, 2000)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -69,15 +71,42 @@ def test_another_model_is_refused_and_rebuilds_on_request(own, model):
         assert index.changes.unchanged == COUNT
 
 
-def test_an_interrupted_rebuild_is_taken_up(own, model, monkeypatch):
+@pytest.mark.parametrize("step", ["layout._keep_model", "layout.switch", "store.LocalStore.settle"])
+def test_an_interrupted_rebuild_leaves_the_old_index(own, model, monkeypatch, step):
+    folder = own / "photos.dcmh"
+    expected = contents(folder)
+    (own / "photos" / "000.png").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("dcmh.stores.local.layout._keep_model", lambda *arguments: 1 / 0)
+        patch.setattr(f"dcmh.stores.local.{step}", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            SearchIndex.build(model, load(own / "photos"), own / "photos.dcmh", rebuild=True)
-    with pytest.raises(ModelError, match="was only begun"):
-        SearchIndex.open(own / "photos.dcmh")
-    with SearchIndex.build(model, load(own / "photos"), own / "photos.dcmh") as index:
-        assert index.changes.new == COUNT
+            SearchIndex.build(model, load(own / "photos"), folder, rebuild=True)
+    assert contents(folder) == expected
+    with SearchIndex.build(model, load(own / "photos"), folder, rebuild=True) as index:
+        assert index.search(text="sunny")
+        assert index.search(image=own / "photos" / "001.png")
+    assert not [entry.name for entry in folder.iterdir() if entry.name.startswith(".")]
+    assert contents(folder) != expected
+
+
+@pytest.mark.parametrize("moves", range(8))
+def test_a_rebuilt_index_that_was_not_moved_completely_is_completed(own, model, monkeypatch, moves):
+    folder = own / "photos.dcmh"
+    (own / "photos" / "000.png").unlink()
+    SearchIndex.build(model, load(own / "photos"), own / "other.dcmh").close()
+    replace, made = os.replace, []
+
+    def until(source, target):
+        if str(source).startswith(str(folder / ".rebuild.ready")):
+            made.append(source)
+            if len(made) > moves:
+                raise ZeroDivisionError
+        replace(source, target)
+
+    with monkeypatch.context() as patch, contextlib.suppress(ZeroDivisionError):
+        patch.setattr(os, "replace", until)
+        SearchIndex.build(model, load(own / "photos"), folder, rebuild=True).close()
+    assert contents(folder) == contents(own / "other.dcmh")
+    assert not [entry.name for entry in folder.iterdir() if entry.name.startswith(".")]
 
 
 def test_the_codes_are_made_again_when_they_are_stale_or_damaged(own):

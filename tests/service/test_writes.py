@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import shutil
 
@@ -10,7 +11,7 @@ from PIL import Image
 from served import COUNT, TOKEN, UNREADABLE, problem
 from starlette.testclient import TestClient
 
-from dcmh.errors import ParameterError
+from dcmh.errors import ParameterError, StorageError
 from dcmh.search import SearchIndex
 from dcmh.service import Settings, create_app, schemas
 from dcmh.stores.local import layout
@@ -167,3 +168,23 @@ class TestUploadedItems:
         with TestClient(app, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
             add(client, png())
         assert layout.read_header(own / "photos.dcmh")["items"] == COUNT + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (StorageError("no room in /secret", state="full"), 507, "disk-full"),
+        (StorageError("in /secret", state="read-only"), 503, "disk-read-only"),
+        (OSError(errno.EIO, "Input/output error", "/secret"), 503, "disk-failing"),
+        (OSError(errno.ENOSPC, "No space left on device", "/secret"), 507, "disk-full"),
+    ],
+)
+def test_a_disk_that_takes_nothing_is_not_a_bug(writer, monkeypatch, error, status, kind):
+    def fail(*arguments, **settings):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchIndex, "add", fail)
+        answer = problem(add(writer, png()), status, kind)
+    assert "/secret" not in str(answer)
+    assert add(writer, png()).status_code == 201

@@ -15,9 +15,9 @@ from cyclopts import App, CycloptsError
 from dcmh import __version__
 from dcmh.cli import console
 from dcmh.cli.help import HelpPage
-from dcmh.errors import DCMHError, TrainingStopped
+from dcmh.errors import DCMHError, StorageError, TrainingStopped
 
-DONE, FAILED, USAGE, SKIPPED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, USAGE, SKIPPED, STORAGE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 # Name, help and an example: a command's module is loaded only when the command is used.
 COMMANDS = {
@@ -89,8 +89,8 @@ for _position, (_name, (_help, _example)) in enumerate(COMMANDS.items()):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
-    0 success; 1 failure, explained in one line; 2 wrong usage; 3 inputs were skipped and --strict was given;
-    130 interrupted.
+    0 success; 1 failure, explained in one line; 2 wrong usage; 3 inputs were skipped and --strict was given; 4 a disk is
+    full, read-only or failing; 130 interrupted.
     """
     if arguments is None:
         _configure_process()
@@ -138,6 +138,9 @@ def _run(tokens: list[str]) -> int:
     except TrainingStopped as error:
         console.error(_one_line(error))
         return INTERRUPTED
+    except StorageError as error:
+        console.error(_one_line(error))
+        return STORAGE
     except DCMHError as error:
         console.error(_one_line(error))
         return FAILED
@@ -146,27 +149,27 @@ def _run(tokens: list[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         raise
-    except (OSError, MemoryError) as error:
+    except Exception as error:
+        if (storage := StorageError.of(error)) is not None:
+            console.error(_one_line(storage))
+            return STORAGE
         if (message := _system_error(error)) is None:
             console.bug()
         else:
             console.error(message)
         return FAILED
-    except Exception:
-        console.bug()
-        return FAILED
     return code if isinstance(code, int) else DONE
 
 
-def _system_error(error: OSError | MemoryError) -> str | None:
-    """The message for missing space, permissions or memory; None where it looks like a bug."""
+def _system_error(error: Exception) -> str | None:
+    """The message for missing files, permissions or memory; None where it looks like a bug."""
     if isinstance(error, MemoryError):
         return f"Out of memory. {_one_line(error)} Use fewer items, or a machine with more memory."
-    if error.filename is None or error.strerror is None:
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return None
     if isinstance(error, PermissionError):
         return f"Permission denied: {error.filename}. Check the file permissions."
-    return f"{error.filename}: {error.strerror}. Check the path and the free space."
+    return f"{error.filename}: {error.strerror}. Check the path."
 
 
 def _one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ def handbook() -> str:
     parts.append(
         "Results go to stdout, everything else to stderr; `--json` prints results for programs. Exit codes: 0 success, "
         "1 failure (explained in one line), 2 wrong usage, 3 inputs were skipped and `--strict` was given, "
-        "130 interrupted. Environment: `DCMH_HOME` (cache), `DCMH_DEVICE`, `NO_COLOR`.\n"
+        "4 a disk is full, read-only or failing, 130 interrupted. Environment: `DCMH_HOME` (cache), `DCMH_DEVICE`, `NO_COLOR`.\n"
     )
     for tokens in ([], *([name] for name in COMMANDS)):
         title = " ".join(["dcmh", *tokens])

@@ -197,6 +197,7 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
 def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> SearchIndex:
     from dcmh.methods import folder, starter
     from dcmh.search import SearchIndex
+    from dcmh.stores.local import layout
 
     record = folder.read_record(model)
     which = str(model)
@@ -206,11 +207,14 @@ def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> 
         f"Indexing {len(items):,} items of {items.name or 'the data'} in {out} "
         f"with {which} ({record['method']}, {record['bits']} bits)."
     )
+    replaces = choices["rebuild"] and isinstance(out, Path) and layout.is_index(out)
     try:
         with console.progress("encoding", "images" if "image" in record["modalities"] else "items") as bar:
             progress = _progress(choices["device"], bar.update)
             return SearchIndex.build(model, items, out, progress=progress, **choices)
     except KeyboardInterrupt:
+        if replaces:
+            raise KeyboardInterrupt(f"Stopped. {out} is as it was. Start again: {console.command()}") from None
         again = shlex.join(word for word in shlex.split(console.command()) if word != "--rebuild")
         raise KeyboardInterrupt(f"Stopped. The codes so far are kept in {out}. Continue: {again}") from None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
 from dcmh.cli import console, source
-from dcmh.errors import BusyError, DeviceError, TrainingStopped
+from dcmh.errors import BusyError, DeviceError, StorageError, TrainingStopped
 from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ def learn(
         record["seconds"]["training"] = round(before + time.monotonic() - began, 2)
         report = measure_and_save(model, split, out, record)
         finished = True
+    except StorageError as error:
+        hint = f"{error.hint} {work.how_to_continue()}".strip()
+        raise StorageError(error.what, state=error.state, which=error.which, hint=hint) from error
     finally:
         work.close(finished=finished)
     return report
@@ -185,6 +188,15 @@ class CheckpointFolder:
                 f"{self.folder} holds an unfinished training, which is dropped (--resume would have continued it)."
             )
             self.state.unlink()
+
+    def how_to_continue(self) -> str:
+        """What to do after the disk was full, or failed."""
+        if not self.state.is_file():
+            return ""
+        return (
+            f"The training is kept in {self.folder}. Continue: {console.command('--resume')} "
+            f"(with another --out NAME, first move that folder to NAME.checkpoint)"
+        )
 
     def close(self, *, finished: bool) -> None:
         """Remove the folder, unless it holds the state of an unfinished training."""

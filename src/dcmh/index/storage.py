@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
 from dcmh.index.table import ALL_LIVE, Table
+from dcmh.util.atomic import make_folder, storage_errors, sync_folder
 
 FORMAT = 1
 KIND = "dcmh Hamming index"
@@ -30,8 +31,12 @@ _OURS = re.compile(r"(codes|ids)-[0-9a-f]{16}\.npy|hamming-[0-9a-f]{16}\.json")
 
 def save(table: Table, bits: int, folder: str | Path) -> None:
     """Write a table, without its removed rows, to a folder, which is created if needed."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with storage_errors(folder):
+        _save(table, bits, Path(folder))
+
+
+def _save(table: Table, bits: int, folder: Path) -> None:
+    make_folder(folder)
     table = table.compact()
     token = secrets.token_hex(8)
     header: dict[str, Any] = {"kind": KIND, "format": FORMAT, "bits": bits, "count": table.count}
@@ -46,6 +51,7 @@ def save(table: Table, bits: int, folder: str | Path) -> None:
         _settle(file)
     before = _named(folder)
     os.replace(fresh, folder / HEADER)
+    sync_folder(folder)  # before the files of the older index are removed
     _tidy(folder, before, {header["codes"], header["ids"]})
 
 

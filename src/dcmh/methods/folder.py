@@ -24,7 +24,7 @@ from dcmh import __version__
 from dcmh.data.columns import IMAGE_SUFFIXES
 from dcmh.errors import ModelError
 from dcmh.inputs.views import View
-from dcmh.util.atomic import whole_folder
+from dcmh.util.atomic import recover, whole_folder
 
 FORMAT = 1
 MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = (
@@ -74,6 +74,7 @@ def is_model(folder: Path) -> bool:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The content of model.json; refuses a folder that is not a model, is damaged, or was written by a newer version."""
+    recover(folder)
     if not folder.exists():
         raise ModelError(f"There is no model {folder}. Train one: dcmh train DATA --out {folder}")
     if not is_model(folder):

@@ -103,6 +103,7 @@ class SearchIndex:
         with stores.build_store(where, model, rebuild=rebuild, report=text, codes=codes) as store:
             index = cls(store, Encoders(store.model, in_memory, device=device))
             index.changes = index._bring(data, keep_gone, progress)
+        index.encoders.folder = store.model  # a rebuilt index has moved
         return index
 
     @classmethod

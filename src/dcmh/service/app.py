@@ -54,6 +54,7 @@ def build(index: SearchIndex | Path | str, settings: Settings) -> FastAPI:
         app.include_router(routes.router)
     app.add_exception_handler(problems.Problem, problems.on_problem)
     app.add_exception_handler(DCMHError, problems.on_error)
+    app.add_exception_handler(OSError, problems.on_error)
     app.add_exception_handler(HTTPException, problems.on_http)
     app.add_exception_handler(RequestValidationError, problems.on_invalid)
     app.add_middleware(RequestMiddleware, service=service)

@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dcmh.errors import BusyError, DCMHError, ParameterError, QueryError, UnknownWords
+from dcmh.errors import BusyError, DCMHError, ParameterError, QueryError, StorageError, UnknownWords
+from dcmh.service import logs
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -29,7 +30,8 @@ KINDS = {
     422: ("bad-parameter", "A parameter is wrong, or nothing in the query can be encoded"),
     429: ("too-many-requests", "Too many requests; Retry-After says when to try again"),
     500: ("bug", "A bug in the server"),
-    503: ("busy", "Overloaded; Retry-After says when to try again"),
+    503: ("busy", "Overloaded; Retry-After says when to try again. Or the disk is read-only or failing"),
+    507: ("disk-full", "The disk is full; nothing was changed"),
 }
 
 
@@ -84,6 +86,12 @@ def explain(error: DCMHError) -> Problem | None:
         return Problem(422, error.what, error.hint, kind=kind)
     if isinstance(error, BusyError):
         return busy("Another process is writing the index.", 2)
+    if isinstance(error, StorageError):  # without paths, which are for the log
+        hint = "Nothing was changed. Whoever runs the server must see to its disk."
+        if error.state == "full":
+            return Problem(507, "The disk of the server is full.", hint)
+        title = "The index is read-only." if error.state == "read-only" else "The disk of the server fails."
+        return Problem(503, title, hint, kind=f"disk-{error.state}")
     return None
 
 
@@ -94,11 +102,13 @@ async def on_problem(request: Request, error: Exception) -> Response:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """Exception handler for library errors."""
-    assert isinstance(error, DCMHError)
-    problem = explain(error)
+    """Exception handler for library errors and for system errors."""
+    known = error if isinstance(error, DCMHError) else StorageError.of(error)
+    problem = None if known is None else explain(known)
     if problem is None:
         raise error  # a bug, or a damaged index: the middleware logs it
+    if isinstance(known, StorageError):
+        logs.events.error("%s", known)
     return problem.response()
 
 

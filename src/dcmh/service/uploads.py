@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import hmac
 import io
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -204,12 +203,6 @@ def _store(file: Path, data: bytes) -> None:
     """Write a file atomically and durably."""
     with whole_file(file) as draft:
         draft.write_bytes(data)
-    with contextlib.suppress(OSError, AttributeError):  # Windows cannot open a folder
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 @contextlib.contextmanager

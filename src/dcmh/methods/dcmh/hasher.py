@@ -5,6 +5,7 @@ What it learns by is Algorithm 1, in `dcmh.methods.dcmh.algorithm`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from torch import nn
 from dcmh import __version__, networks
 from dcmh.data.columns import Kind
 from dcmh.data.dataset import Dataset
-from dcmh.errors import ParameterError, TrainingStopped
+from dcmh.errors import ParameterError, StorageError, TrainingStopped
 from dcmh.inputs import sentences
 from dcmh.inputs.features import outputs_of
 from dcmh.inputs.views import FeatureView, PixelView, View, WordView
@@ -257,6 +258,9 @@ class DCMH(Hasher):
         """Record the iteration, write a checkpoint when it is due, and stop when asked to."""
         self._record(run)
         if run.epoch == run.epochs:
+            if checkpoint and distributed.rank() == 0 and (checkpoint.is_due or checkpoint.path.is_file()):
+                with contextlib.suppress(StorageError):  # the model may have its place on another disk
+                    checkpoint.save(run, self.history_)  # kept until the model is written
             return
         stopped = distributed.any_of(self._stop is not None and self._stop())
         if checkpoint and distributed.rank() == 0 and (stopped or checkpoint.is_due):

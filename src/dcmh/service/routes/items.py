@@ -90,7 +90,7 @@ async def thumbnail(
     "/api/items",
     status_code=201,
     response_model=schemas.Item,
-    responses=document(401, 403, 408, 413, 415)
+    responses=document(401, 403, 408, 413, 415, 507)
     | {200: {"model": schemas.Item, "description": "The item existed and was updated"}},
     summary="Add an item, with the token",
     openapi_extra={
@@ -123,7 +123,7 @@ async def add(request: Request) -> Response:
     "/api/items/{id}",
     status_code=204,
     response_class=Response,
-    responses=document(401, 403, 404),
+    responses=document(401, 403, 404, 507),
     summary="Remove an item, with the token",
     openapi_extra=_TOKEN,
 )

@@ -1,6 +1,8 @@
 """The catalogue of an index folder: items, codes, fine vectors and words in one SQLite file.
 
-It is the source of truth: what is committed here survives a kill, and everything else can be derived from it.
+It is the source of truth: what is committed here survives a kill and a power cut, and everything else can be derived from
+it. The file has a rollback journal, which exists only during a change, so an index can be copied to, and searched on, a
+read-only disk; synchronous=EXTRA also waits until the journal's removal, which is the commit, is on the disk.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import __version__
-from dcmh.errors import BusyError, ModelError
+from dcmh.errors import BusyError, ModelError, StorageError
 from dcmh.stores.base import Item, Skipped
-from dcmh.util.atomic import whole_file
+from dcmh.util.atomic import sync_folder, whole_file
 from dcmh.util.text import index_words
 
 # Version n of the schema is the result of the first n steps. An older file gets those it lacks. Append; never edit.
@@ -74,8 +76,11 @@ class Catalogue:
     """An open catalogue. Threads may share it. Changes are made inside `writing()`, all of them or none."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
         self._lock = threading.RLock()
+        self._connect(Path(path))
+
+    def _connect(self, path: Path) -> None:
+        self.path = path
         self._closed = False
         if not self.path.is_file():
             raise ModelError(
@@ -92,6 +97,7 @@ class Catalogue:
             )
         self._database.create_function("index_words", 2, _index_words, deterministic=True)
         try:
+            self._run("PRAGMA synchronous = EXTRA")
             self._migrate()
         except BaseException:
             self.close()
@@ -101,7 +107,7 @@ class Catalogue:
     def create(cls, path: Path | str, about: Mapping[str, str]) -> Self:
         """Create an empty catalogue, replacing an existing file."""
         path = Path(path)
-        path.with_name(f"{path.name}-journal").unlink(missing_ok=True)  # SQLite would roll it back into the new file
+        drop_journal(path)
         with whole_file(path) as draft:
             catalogue = cls(draft)
             with catalogue.writing():
@@ -364,7 +370,7 @@ class Catalogue:
         if version < len(MIGRATIONS):
             try:
                 self._take_steps()
-            except ModelError:
+            except (ModelError, StorageError):
                 if version == 0 or (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK)):
                     raise
             else:
@@ -387,6 +393,11 @@ class Catalogue:
                     self._database.execute("ROLLBACK")
                 raise
 
+    def _is_hot(self) -> bool:
+        """Whether an interrupted change has left its journal."""
+        journal = self.path.with_name(f"{self.path.name}-journal")
+        return journal.is_file() and journal.stat().st_size > 0
+
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn errors of SQLite into errors that say what to do."""
@@ -398,17 +409,45 @@ class Catalogue:
                 raise ModelError(f"The index {folder} was closed.", hint="Open it again: SearchIndex.open.") from error
             if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                 raise BusyError(f"Another process is writing {folder}.", hint="Wait for it, then try again.") from error
-            if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-                raise ModelError(
-                    f"Cannot write to {folder} ({error}).", hint="Check its permissions, or copy it."
+            if name == "SQLITE_READONLY_ROLLBACK" or (
+                name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR_DELETE")) and self._is_hot()
+            ):
+                raise StorageError(
+                    f"{folder} was being changed when its process or machine stopped, and cannot be restored where it is, "
+                    "because it is read-only.",
+                    state="read-only",
+                    which=folder,
+                    hint="Copy the whole folder to a place that can be written and open it there, or make it writable.",
                 ) from error
-            if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")):
-                raise ModelError(
-                    f"Cannot write to {folder} ({error}).", hint="Check the free space and the disk."
+            if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
+                raise StorageError(
+                    f"Cannot write to {folder} ({error}).",
+                    state="read-only",
+                    which=folder,
+                    hint="Check its permissions, or copy it.",
+                ) from error
+            if name.startswith("SQLITE_FULL"):
+                raise StorageError(
+                    f"The disk is full: cannot write to {folder}.", state="full", which=folder
+                ) from error
+            if name.startswith("SQLITE_IOERR"):
+                raise StorageError(
+                    f"The disk fails: cannot read or write {self.path} ({error}).",
+                    state="failing",
+                    which=folder,
+                    hint="Check the free space, the disk and the system log, then try again.",
                 ) from error
             raise ModelError(
                 f"The index {folder} is damaged: {self.path.name}: {error}.", hint=_again(self.path)
             ) from error
+
+
+def drop_journal(path: Path) -> None:
+    """Remove the journal of a catalogue that is about to be replaced: SQLite would roll it back into the new file."""
+    journal = path.with_name(f"{path.name}-journal")
+    if journal.exists():
+        journal.unlink()
+        sync_folder(path.parent)
 
 
 def _item(row: Sequence[Any]) -> Item:

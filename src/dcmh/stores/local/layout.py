@@ -7,6 +7,8 @@ model/               a copy of the model
 skipped.tsv          what could not be indexed, and why
 uploads/             pictures uploaded to the service; their items are named upload:FILE
 lock                 held by the process that writes
+.rebuild.part/       a new index with which --rebuild will replace this one; until then this one is complete
+.rebuild.ready/      the same, complete: its files are moved into their places, also by the next process that opens the index
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.errors import BusyError, ModelError, ModelMismatch
+from dcmh.errors import BusyError, ModelError, ModelMismatch, StorageError
 from dcmh.methods import folder as model_folder
 from dcmh.stores.base import UNFINISHED, UPDATE, UPLOADS, check_model
-from dcmh.stores.local.catalogue import Catalogue
-from dcmh.util.atomic import whole_folder, write_text
+from dcmh.stores.local.catalogue import Catalogue, drop_journal
+from dcmh.util.atomic import make_folder, storage_errors, sync_folder, sync_tree, whole_folder, write_text
 from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
@@ -40,7 +43,9 @@ HEADER, CATALOGUE, CODES, MODEL, SKIPPED, LOCK = (
     "skipped.tsv",
     "lock",
 )
-_OURS = {HEADER, CATALOGUE, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOADS, LOCK}
+REBUILD, READY = ".rebuild.part", ".rebuild.ready"
+SWITCH_SECONDS = 10.0  # to wait for another process that moves a rebuilt index into its place
+_OURS = {READY, HEADER, CATALOGUE, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOADS, LOCK}
 
 
 def is_index(folder: Path) -> bool:
@@ -89,13 +94,17 @@ def write_header(folder: Path, **record: Any) -> None:
 @contextlib.contextmanager
 def writer(folder: Path) -> Iterator[None]:
     """Inside the block this process is the only writer of the folder, which is created if it does not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
+        held.enter_context(storage_errors(folder))
         try:
+            make_folder(folder)
             alone = held.enter_context(locked(folder / LOCK))
         except PermissionError as error:
-            raise ModelError(
-                f"Cannot write to {folder} ({error.strerror}).", hint="Check its permissions, or choose another --out."
+            raise StorageError(
+                f"Cannot write to {folder} ({error.strerror}).",
+                state="read-only",
+                which=folder,
+                hint="Check its permissions, or choose another --out.",
             ) from error
         if not alone:
             raise BusyError(f"Another process is writing {folder}.", hint="Wait for it, or choose another --out.")
@@ -109,11 +118,13 @@ def begin(
     rebuild: bool = False,
     report: str | None = None,
     codes: str | None = None,
-) -> None:
+) -> Path:
     """Create an empty index where there is none, or with `rebuild`; otherwise check model and codes. Needs `writer`.
 
+    Returns the folder of its files: with `rebuild` a folder inside, which `switch` puts in the place of the old index.
     A folder without index.json is one whose creation was interrupted; it is created again.
     """
+    finish_switch(folder)
     _sweep(folder)
     if is_index(folder) and not rebuild:
         header = read_header(folder)
@@ -125,9 +136,13 @@ def begin(
             raise ModelMismatch(
                 f"{folder} was built with codes {existing!r}, not {codes!r}.", hint="Rebuild it with --rebuild."
             )
-        return
-    (folder / HEADER).unlink(missing_ok=True)
-    shutil.rmtree(folder / CODES, ignore_errors=True)
+        return folder
+    if is_index(folder):
+        folder = folder / REBUILD
+        folder.mkdir()
+    else:
+        shutil.rmtree(folder / CODES, ignore_errors=True)
+    (folder / CODES).mkdir()
     _keep_model(folder, model, report)
     record = model_folder.read_record(folder / MODEL)
     model_folder.read_weights(folder / MODEL)  # complete, and consistent with its fingerprint
@@ -137,6 +152,59 @@ def begin(
     write_header(
         folder, bits=record["bits"], fingerprint=record["fingerprint"], generation=-1, codes={}, items=0, root=None
     )
+    return folder
+
+
+def switch(folder: Path) -> None:
+    """Replace an index by the one that was rebuilt inside its folder. Needs `writer`, and a closed catalogue.
+
+    Renaming the new index to .rebuild.ready is the moment of the change: before it, the old index is intact; after it,
+    every process that opens the folder first completes the moves.
+    """
+    if not (folder / REBUILD / SKIPPED).exists():
+        (folder / SKIPPED).unlink(missing_ok=True)
+    sync_tree(folder / REBUILD)
+    os.replace(folder / REBUILD, folder / READY)
+    sync_folder(folder)
+    finish_switch(folder)
+
+
+def finish_switch(folder: Path) -> None:
+    """Move the files of a rebuilt index into their places; can be interrupted and repeated. Needs `writer`."""
+    ready = folder / READY
+    if not ready.is_dir():
+        return
+    if (ready / CATALOGUE).exists():
+        drop_journal(folder / CATALOGUE)
+    for name in (MODEL, CODES, SKIPPED, CATALOGUE, HEADER):
+        if not (ready / name).exists():
+            continue
+        if (ready / name).is_dir() and (folder / name).exists():
+            os.replace(folder / name, ready / f"old {name}")
+        os.replace(ready / name, folder / name)
+    sync_folder(ready)
+    sync_folder(folder)
+    shutil.rmtree(ready)
+
+
+def await_switch(folder: Path) -> None:
+    """Return when no rebuilt index is being moved into its place; complete the moves if their process was killed."""
+    end = time.monotonic() + SWITCH_SECONDS
+    while (folder / READY).is_dir():
+        try:
+            with writer(folder):
+                finish_switch(folder)
+        except BusyError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+        except (ModelError, OSError) as error:
+            raise StorageError(
+                f"{folder} was being replaced when its process or machine stopped, and cannot be completed ({error}).",
+                state=error.state if isinstance(error, StorageError) else "read-only",
+                which=folder,
+                hint="Copy the whole folder to a place that can be written and open it there, or make it writable.",
+            ) from error
 
 
 def check_target(folder: Path) -> None:

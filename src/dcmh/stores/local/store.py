@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.data.dataset import JOINT
-from dcmh.errors import BusyError, ModelError
+from dcmh.errors import BusyError, ModelError, ModelMismatch
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods.folder import read_record
@@ -27,20 +28,36 @@ if TYPE_CHECKING:
 class LocalStore(Catalogue):
     """The store in a folder. The catalogue is the source of truth; codes/ is derived from it and rebuilt when stale."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / layout.CATALOGUE)
+    def __init__(self, folder: Path, files: Path | None = None) -> None:
+        self.files = files or folder  # another folder while the index is rebuilt
+        super().__init__(self.files / layout.CATALOGUE)
         self.folder = folder
         self.where = folder
-        self.model = folder / layout.MODEL
+        self.model = self.files / layout.MODEL
         self.record = read_record(self.model)
         self.bits = int(self.record["bits"])
         self._modalities = (JOINT,) if self.about("codes") == JOINT else tuple(self.record["modalities"])
-        self._file = layout.identity(folder)
+        self._file = layout.identity(self.files)
         self.snapshot: Snapshot[HammingIndex, FineIndex] = Snapshot({}, {}, 0, -1)
 
     @classmethod
     def open(cls, folder: Path, model: Path | None = None) -> Self:
         """Open an index folder; another model than it was built with is refused."""
+        while True:
+            layout.await_switch(folder)
+            before = layout.identity(folder)
+            try:
+                store = cls._open(folder, model)
+            except (ModelError, ModelMismatch):
+                if layout.identity(folder) == before and not (folder / layout.READY).is_dir():
+                    raise
+                continue  # a rebuilt index has taken its place meanwhile
+            if layout.identity(folder) == before and not (folder / layout.READY).is_dir():
+                return store
+            store.close()
+
+    @classmethod
+    def _open(cls, folder: Path, model: Path | None) -> Self:
         built_with = layout.read_header(folder)["fingerprint"]
         for given in (folder / layout.MODEL,) if model is None else (model, folder / layout.MODEL):
             check_model(folder, built_with, str(read_record(given)["fingerprint"]))
@@ -60,9 +77,29 @@ class LocalStore(Catalogue):
         """Inside the block: the store of a folder, created where there is none, with this process as its only writer."""
         layout.check_target(folder)
         with layout.writer(folder):
-            layout.begin(folder, model, rebuild=rebuild, report=report, codes=codes)
-            with closed_on_error(cls(folder)) as store:
-                yield store
+            files = layout.begin(folder, model, rebuild=rebuild, report=report, codes=codes)
+            try:
+                with closed_on_error(cls(folder, files)) as store:
+                    yield store
+                    if files != folder:
+                        store.close()
+                        layout.switch(folder)
+                        store._move()
+            except BaseException:
+                if files != folder:
+                    shutil.rmtree(files, ignore_errors=True)
+                raise
+
+    def _move(self) -> None:
+        """Use the files where `layout.switch` has put them."""
+        self.files = self.folder
+        self.model = self.files / layout.MODEL
+        self._connect(self.files / layout.CATALOGUE)
+
+    @property
+    def place(self) -> str:
+        """The folder of the index."""
+        return str(self.folder)
 
     @property
     def root(self) -> Path | None:
@@ -105,12 +142,12 @@ class LocalStore(Catalogue):
             self._read_changed(sorted(set(changed)))
             return
         generation = self.generation
-        header = layout.read_header(self.folder)
+        header = layout.read_header(self.files)
         if header["generation"] == generation:
             with contextlib.suppress(ModelError):  # damaged: the catalogue has it all
                 indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
                 fine = {
-                    name: FineIndex.load(self.folder / layout.CODES / name, generation)
+                    name: FineIndex.load(self.files / layout.CODES / name, generation)
                     for name in header.get("fine", ())
                 }
                 self.snapshot = Snapshot(indexes, fine, int(header["items"]), generation)
@@ -158,18 +195,18 @@ class LocalStore(Catalogue):
     def settle(self, skipped: Sequence[tuple[str, str]] | None = None) -> None:
         """Write codes and fine vectors to be mapped, then index.json, which says of which generation they are."""
         if skipped is not None:
-            layout.write_skipped(self.folder, skipped)
+            layout.write_skipped(self.files, skipped)
         if self.generation != self.snapshot.generation:
             self.read()
         if self._is_saved():
             return
         now = self.snapshot
         for name, index in now.indexes.items():
-            index.save(self.folder / layout.CODES / name)
+            index.save(self.files / layout.CODES / name)
         for name, vectors in now.fine.items():
-            vectors.save(self.folder / layout.CODES / name, now.generation)
+            vectors.save(self.files / layout.CODES / name, now.generation)
         layout.write_header(
-            self.folder,
+            self.files,
             bits=self.bits,
             generation=now.generation,
             items=now.items,
@@ -181,10 +218,10 @@ class LocalStore(Catalogue):
         )
 
     def _is_saved(self) -> bool:
-        return bool(layout.read_header(self.folder)["generation"] == self.snapshot.generation)
+        return bool(layout.read_header(self.files)["generation"] == self.snapshot.generation)
 
     def _mapped(self, modality: str, count: int) -> HammingIndex:
-        index = HammingIndex.load(self.folder / layout.CODES / modality)
+        index = HammingIndex.load(self.files / layout.CODES / modality)
         if len(index) != count or index.bits != self.bits:
             raise ModelError(f"The codes of {self.folder} are out of date.")
         return index

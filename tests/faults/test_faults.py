@@ -1,0 +1,23 @@
+"""Full and failing disks, short writes and power cuts, some of each; `python -m tests.faults --cases N` does any number."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dcmh
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_after_a_fault_or_a_power_cut_the_old_state_is_intact_or_the_new_one_complete():
+    command = [sys.executable, "-m", "tests.faults", "--cases", "36", "--power-cuts", "10"]
+    environment = os.environ | {"PYTHONPATH": str(Path(dcmh.__file__).parents[1])}
+    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert finished.stdout, finished.stderr
+    report = json.loads(finished.stdout)
+    assert not report["wrong"], report
+    assert report["faults"] >= 9  # without strace, only those that limit sizes
