@@ -201,7 +201,7 @@ class FineIndex:
             files = StoredFine(folder, header, np.asarray(ids), np.asarray(vectors))
         except DamagedError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except (OSError, KeyError, TypeError, *storage.NPY_ERRORS) as error:
             raise ModelError(f"The fine vectors in {folder} cannot be used ({error}).") from error
         return cls(files.ids.array, files.vectors.array, count, None, files if "crc32" in header else None)
 

@@ -16,6 +16,7 @@ import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ FORMAT = 1
 KIND = "dcmh Hamming index"
 HEADER = "hamming.json"
 ABANDONED = 24 * 3600  # seconds after which files that no header names are assumed to be left by a killed save
+NPY_ERRORS = (ValueError, EOFError, SyntaxError, TokenError, OverflowError, MemoryError)  # np.load, of a damaged file
 _OURS = re.compile(r"(codes|ids)-[0-9a-f]{16}\.npy|hamming-[0-9a-f]{16}\.json")
 
 
@@ -163,7 +165,7 @@ def _array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mmap: bool)
     try:
         # Mode c (copy-on-write): nothing writes, but the kernels are compiled for writable arrays only.
         array = np.asarray(np.load(path, mmap_mode="c" if mmap and shape[0] else None, allow_pickle=False))
-    except (ValueError, EOFError) as error:
+    except NPY_ERRORS as error:
         raise ModelError(
             f"The index {path.parent} is damaged: {path.name} cannot be read ({error}). Build it again."
         ) from None

@@ -168,6 +168,18 @@ class Catalogue:
             entry = {"size": self.path.stat().st_size, "sha256": checksums.sha256(self.path)}
             write_text(self.path.with_name(self.SEAL), checksums.sealed_json(entry))
 
+    def problem(self) -> str | None:
+        """What is wrong with the structure of the file, by SQLite's own checks of tables, indexes and words."""
+        rows = self._run("PRAGMA integrity_check(3)")
+        if [row[0] for row in rows] != ["ok"]:
+            return "; ".join(str(row[0]) for row in rows)
+        if self.has_words and os.access(self.path, os.W_OK):
+            try:
+                self._run("INSERT INTO words (words) VALUES ('integrity-check')")
+            except ModelError as error:
+                return error.what
+        return None
+
     def _unseal(self) -> None:
         """Remove the checksum durably: one that is older than the file would look like damage."""
         path = self.path.with_name(self.SEAL)

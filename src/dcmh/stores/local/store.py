@@ -192,6 +192,13 @@ class LocalStore(Catalogue):
         self._derive()
         self._save_if_possible()
 
+    def rederive(self) -> None:
+        """Write everything that is derived from the catalogue again, index.json included. Needs `writer`."""
+        self._derive()
+        listed = [(name, entry.reason) for name, entry in self.skipped().items()]
+        layout.write_skipped(self.folder, listed)
+        self._save()
+
     def _save_if_possible(self) -> None:
         """If another process writes the folder, or it is read-only, codes are derived at the next opening too."""
         with contextlib.suppress(BusyError, ModelError, OSError), layout.writer(self.folder):
