@@ -5,6 +5,7 @@ Like a `Table` it is immutable to its readers: adding and removing make a new on
 
 from __future__ import annotations
 
+import mmap
 import os
 import zlib
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class StoredFine:
         sums = header.get("crc32", {})
         self.ids = storage.stored(folder / os.path.basename(header["ids"]), ids, sums.get("ids"))
         self.vectors = storage.stored(folder / os.path.basename(header["vectors"]), vectors, sums.get("vectors"))
-        self._sums = (folder / os.path.basename(header["sums"])).read_bytes() if "sums" in header else b""
+        self._sums = _mapped(folder / os.path.basename(header["sums"])) if "sums" in header and len(ids) else b""
         self._sums_crc32 = sums.get("sums")
         self._blocks: BlockSums | None = None
         self._ids_checked = self._whole_checked = False
@@ -50,9 +51,10 @@ class StoredFine:
         if self._whole_checked or not len(rows):
             return
         if self._blocks is None:
-            if zlib.crc32(self._sums) != self._sums_crc32:
+            sums = bytes(self._sums)
+            if zlib.crc32(sums) != self._sums_crc32:
                 raise checksums.mismatch(self.vectors.path)
-            self._blocks = BlockSums(self.vectors.path, self._sums, storage.whole_file_of(self.vectors.array))
+            self._blocks = BlockSums(self.vectors.path, sums, storage.whole_file_of(self.vectors.array))
         self._blocks.check(self.vectors.array, rows)
 
     def check(self) -> None:
@@ -204,6 +206,12 @@ class FineIndex:
         except (OSError, KeyError, TypeError, *storage.NPY_ERRORS) as error:
             raise ModelError(f"The fine vectors in {folder} cannot be used ({error}).") from error
         return cls(files.ids.array, files.vectors.array, count, None, files if "crc32" in header else None)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """A file that stays readable after another process has replaced it."""
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _products(vectors: Vectors, query: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -82,7 +82,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not is_model(folder):
         raise ModelError(f"{folder} is not a dcmh model (no {MODEL}). {_describe(folder)}")
     try:
-        record = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        data = (folder / MODEL).read_bytes()
+        record = json.loads(data)
         version = record["format"]
         _ = record["method"], record["parameters"], record["modalities"], record["bits"], record["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -93,7 +94,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise ModelError(
             f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. Upgrade: pip install -U dcmh"
         )
-    checksums.read_checked(folder / MODEL)
+    checksums.check_content(data, folder / MODEL)
     return dict(record)
 
 

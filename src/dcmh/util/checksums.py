@@ -160,10 +160,15 @@ def _manifest(path: Path, *_state: int) -> Mapping[str, Entry]:
 def read_checked(path: Path) -> bytes:
     """The content of a small file, checked if its folder has a manifest that lists it."""
     data = path.read_bytes()
+    check_content(data, path)
+    return data
+
+
+def check_content(data: bytes, path: Path) -> None:
+    """Check the content of a file, if its folder has a manifest that lists it."""
     entry = (read_manifest(path.parent) or {}).get(path.name)
     if entry is not None and (len(data) != entry["size"] or hashlib.sha256(data).hexdigest() != entry["sha256"]):
         raise mismatch(path)
-    return data
 
 
 def read_checked_text(path: Path) -> str:
