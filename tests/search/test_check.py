@@ -80,7 +80,7 @@ def test_damaged_codes_are_derived_from_the_catalogue(kept, caplog):
         assert contents(folder) == expected
         assert checked(folder).is_intact, pattern  # it was written again
         caplog.clear()
-    for pattern in ("*-fine.npy", "*-ids.npy", "*-fine.crc32"):  # which this model's queries do not use
+    for pattern in ("*-fine.npy", "*-ids.npy", "*-fine.sums"):  # which this model's queries do not use
         flip(next((folder / "codes" / "image").glob(pattern)), 2)
         assert not checked(folder).is_intact, pattern
         assert checked(folder, repair=True).is_intact

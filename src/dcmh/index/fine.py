@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from dcmh.errors import DamagedError, ModelError
 from dcmh.index import storage
 from dcmh.util import checksums
 from dcmh.util.atomic import whole_file, write_text
-from dcmh.util.checksums import BlockSums
 
-HEADER, IDS, VECTORS, SUMS = "fine.json", "ids.npy", "fine.npy", "fine.crc32"
+HEADER, IDS, VECTORS, SUMS = "fine.json", "ids.npy", "fine.npy", "fine.sums"
 BLOCK = 4096  # rows that are converted to float32 at a time, so that they stay in a core's cache
 
 Ids = NDArray[np.int64]
@@ -29,15 +27,15 @@ Vectors = NDArray[np.int8]
 
 
 class StoredFine:
-    """The files of saved fine vectors and their checksums. Vectors are checked in blocks, before they are first used."""
+    """The files of saved fine vectors and their checksums. Each vector has one, which is checked when it is used."""
 
     def __init__(self, folder: Path, header: dict[str, Any], ids: Ids, vectors: Vectors) -> None:
         sums = header.get("crc32", {})
         self.ids = storage.stored(folder / os.path.basename(header["ids"]), ids, sums.get("ids"))
         self.vectors = storage.stored(folder / os.path.basename(header["vectors"]), vectors, sums.get("vectors"))
-        self._sums = _mapped(folder / os.path.basename(header["sums"])) if "sums" in header and len(ids) else b""
-        self._sums_crc32 = sums.get("sums")
-        self._blocks: BlockSums | None = None
+        self._sums = _mapped(folder / os.path.basename(header["sums"])) if "sums" in header and len(ids) else None
+        if self._sums is not None and self._sums.shape != ids.shape:
+            raise checksums.mismatch(folder / header["sums"])
         self._ids_checked = self._whole_checked = False
 
     def check_ids(self) -> None:
@@ -47,15 +45,11 @@ class StoredFine:
             self._ids_checked = True
 
     def check_rows(self, rows: NDArray[np.intp]) -> None:
-        """Check the blocks that some vectors are in."""
-        if self._whole_checked or not len(rows):
+        """Check some vectors."""
+        if self._whole_checked or self._sums is None:
             return
-        if self._blocks is None:
-            sums = bytes(self._sums)
-            if zlib.crc32(sums) != self._sums_crc32:
-                raise checksums.mismatch(self.vectors.path)
-            self._blocks = BlockSums(self.vectors.path, sums, storage.whole_file_of(self.vectors.array))
-        self._blocks.check(self.vectors.array, rows)
+        if not np.array_equal(row_sums(self.vectors.array[rows]), self._sums[rows]):
+            raise checksums.mismatch(self.vectors.path)
 
     def check(self) -> None:
         """Check everything, once."""
@@ -107,7 +101,7 @@ class FineIndex:
         """The inner products of these items with the query, NaN for an item that is not in the index."""
         rows, known = self._rows(wanted)
         if self.files is not None:
-            self.files.check_rows(rows[known])  # if there are any, the file is mapped
+            self.files.check_rows(rows[known])
         products = np.full(len(wanted), np.nan, np.float32)
         products[known] = _products(self.vectors_room[rows[known]], query)
         return products
@@ -180,7 +174,8 @@ class FineIndex:
             with whole_file(folder / names[name]) as draft, open(draft, "wb") as file:
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)
         with whole_file(folder / names["sums"]) as draft:
-            draft.write_bytes(checksums.block_sums(folder / names["vectors"]))
+            blocks = (row_sums(vectors[start : start + BLOCK]) for start in range(0, len(vectors), BLOCK))
+            draft.write_bytes(b"".join(block.tobytes() for block in blocks))
         header = {"format": 1, "generation": generation, "count": len(ids), "dimensions": self.dimensions, **names}
         header["crc32"] = {name: checksums.crc32(folder / file) for name, file in names.items()}
         write_text(folder / HEADER, checksums.sealed_json(header))
@@ -208,10 +203,19 @@ class FineIndex:
         return cls(files.ids.array, files.vectors.array, count, None, files if "crc32" in header else None)
 
 
-def _mapped(path: Path) -> mmap.mmap:
-    """A file that stays readable after another process has replaced it."""
+def row_sums(vectors: Vectors) -> NDArray[np.uint64]:
+    """A checksum of each vector, which every change within 8 bytes changes: a sum of its words, times odd numbers."""
+    missing = -vectors.shape[1] % 8
+    padded = np.ascontiguousarray(np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors)
+    words = padded.view("<u8").reshape(len(vectors), padded.shape[1] // 8)
+    odd = np.arange(1, 2 * words.shape[1], 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray((words * odd).sum(axis=1, dtype=np.uint64), "<u8")
+
+
+def _mapped(path: Path) -> NDArray[np.uint64]:
+    """A file of checksums, which stays readable after another process has replaced it."""
     with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), "<u8")
 
 
 def _products(vectors: Vectors, query: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -150,15 +150,10 @@ def _table(folder: Path, header: dict[str, Any], mmap: bool) -> tuple[Table, lis
 def stored(path: Path, array: NDArray[Any], crc32: int | None) -> Stored:
     """The .npy file that an array was loaded from. A mapped file may have been replaced by another since."""
     if isinstance(array.base, np.memmap):
-        return Stored(path, array, whole_file_of(array)[: array.base.offset].tobytes(), crc32)
+        return Stored(path, array, array.base._mmap[: array.base.offset], crc32)  # type: ignore[attr-defined]
     with open(path, "rb") as file:
         header = file.read(max(0, os.fstat(file.fileno()).st_size - array.nbytes))
     return Stored(path, array, header, crc32)
-
-
-def whole_file_of(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """The content of the .npy file that `np.load` mapped."""
-    return np.frombuffer(array.base._mmap, np.uint8)  # type: ignore[union-attr]
 
 
 def _array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mmap: bool) -> NDArray[Any]:

@@ -197,16 +197,13 @@ def block_sums(path: Path) -> bytes:
 class BlockSums:
     """The checksums of a file's blocks. A block is checked once, before it is first used."""
 
-    def __init__(self, path: Path, sums: bytes, data: NDArray[np.uint8] | None = None) -> None:
-        """`data`: the content of the file, where it is mapped already."""
+    def __init__(self, path: Path, sums: bytes) -> None:
         import numpy as np
 
         self.path = path
         self._sums = np.frombuffer(sums, "<u4")
         self._unchecked = np.ones(len(self._sums), bool)
-        if data is None:
-            data = np.memmap(path, np.uint8, "r") if len(self._sums) else np.empty(0, np.uint8)
-        self._data = data
+        self._data: NDArray[np.uint8] = np.memmap(path, np.uint8, "r") if len(self._sums) else np.empty(0, np.uint8)
         if -(-len(self._data) // BLOCK) != len(self._sums):
             raise mismatch(path)
 
