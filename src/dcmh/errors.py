@@ -5,6 +5,7 @@ DCMHError
  │   └─ ImageError                a picture cannot be read; the message is a short reason
  ├─ ParameterError (ValueError)   a setting is outside what makes sense
  ├─ ModelError (ValueError)       a folder is not a model, is damaged, or is newer than this version
+ │   └─ DamagedError              a file does not match its checksum; `which` is its path
  ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
  ├─ EncoderError (ValueError)     the weights of a text encoder are damaged or incomplete
  ├─ QueryError (ValueError)       nothing in the query can be encoded
@@ -64,6 +65,10 @@ class ParameterError(DCMHError, ValueError):
 
 class ModelError(DCMHError, ValueError):
     """A folder is not a model, is damaged, or is newer than this version reads."""
+
+
+class DamagedError(ModelError):
+    """A file does not match its checksum; `which` is its path."""
 
 
 class ModelMismatch(DCMHError, ValueError):

@@ -18,7 +18,7 @@ def test_the_codes_are_those_of_the_model(cli, photos, toy_model, tmp_path, moda
     answer = cli("encode", "photos", "--model", toy_model, "--modality", modality, "--out", "codes")
     assert answer.code == 0
     assert answer.out == "40 codes of 16 bits in codes\n"
-    assert left_behind(tmp_path / "codes") == ["codes.json", "codes.npy", "ids.txt"]
+    assert left_behind(tmp_path / "codes") == ["checksums.json", "codes.json", "codes.npy", "ids.txt"]
     data = dcmh.load_dataset(photos)
     packed = np.load(tmp_path / "codes" / "codes.npy", allow_pickle=False)
     expected = codes.pack(dcmh.load(toy_model).encode(**{modality: data[modality]}))

@@ -32,6 +32,7 @@ def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):
     assert answer.last == "Wrote toy.model. Next: dcmh index toy --model toy.model"
     assert left_behind(tmp_path) == ["toy.model"]
     assert left_behind(tmp_path / "toy.model") == [
+        "checksums.json",
         "history.jsonl",
         "model.json",
         "report.json",
@@ -39,6 +40,7 @@ def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):
         "split.json",
         "text.vocabulary.txt",
         "weights.safetensors",
+        "weights.safetensors.crc32",
     ]
     assert dcmh.load(tmp_path / "toy.model").bits == 16
 

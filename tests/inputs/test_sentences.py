@@ -94,7 +94,12 @@ def test_weights_are_unpacked_once(fresh, tmp_path):
     fresh.setenv("DCMH_HOME", str(tmp_path))
     first = sentences.open_encoder("use-multilingual")
     folder = next((tmp_path / "encoders").iterdir())
-    assert sorted(file.name for file in folder.iterdir()) == ["about.json", "arrays.safetensors", "pieces.txt"]
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "about.json",
+        "arrays.safetensors",
+        "checksums.json",
+        "pieces.txt",
+    ]
     sentences._opened.cache_clear()
     fresh.setattr(use, "_read", None)  # would fail if the package were read again
     again = sentences.open_encoder("use-multilingual")

@@ -58,6 +58,7 @@ def test_another_model_is_refused_and_rebuilds_on_request(own, model):
     ):
         SearchIndex.build(other, load(own / "photos"), own / "photos.dcmh")
     assert sorted(entry.name for entry in (own / "photos.dcmh").iterdir()) == [
+        "catalogue.json",
         "catalogue.sqlite",
         "codes",
         "index.json",

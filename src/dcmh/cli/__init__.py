@@ -61,6 +61,10 @@ COMMANDS = {
         "Show what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.",
         "dcmh info photos.model",
     ),
+    "check": (
+        "Verify a model, an index, codes, a checkpoint, a collection or the cache completely, and repair what can be derived.",
+        "dcmh check photos.dcmh --repair",
+    ),
 }
 
 app = App(

@@ -151,6 +151,7 @@ def _write(
     """Write the folder atomically; returns codes.json."""
     import numpy as np
 
+    from dcmh.util import checksums
     from dcmh.util.atomic import whole_folder
 
     names = [items.ids[row] for row in rows]
@@ -174,6 +175,7 @@ def _write(
         (draft / HEADER).write_text(json_lines.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if skipped:
             (draft / "skipped.tsv").write_text(as_table(skipped), encoding="utf-8")
+        checksums.write_manifest(draft)
     return record
 
 

@@ -12,7 +12,8 @@ from dcmh.cli.learning import RUN
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, readable, say_skipped
 from dcmh.cli.train import divide
-from dcmh.errors import DataError, ModelError
+from dcmh.errors import DamagedError, DataError, ModelError
+from dcmh.util.checksums import read_checked_text
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
@@ -145,8 +146,10 @@ def _read(model: Path, name: str) -> Any:
     if not path.is_file():
         return None
     try:
-        record = json_lines.loads(path.read_text(encoding="utf-8"))
+        record = json_lines.loads(read_checked_text(path))
         _ = record["format"]
+    except DamagedError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is damaged ({error}). Train the model again, or copy the folder again.") from error
     return record

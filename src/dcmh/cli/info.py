@@ -9,8 +9,9 @@ from typing import Any
 from dcmh.cli import console
 from dcmh.cli.learning import RUN, SKIPPED, STATE
 from dcmh.cli.options import Switch
-from dcmh.errors import DataError
+from dcmh.errors import DamagedError, DataError
 from dcmh.stores.address import is_address, parse
+from dcmh.util.checksums import read_checked_text
 
 
 def info(path: str, /, *, json: Switch = False) -> None:
@@ -206,7 +207,9 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         return None
     try:
-        return json_lines.loads(path.read_text(encoding="utf-8"))
+        return json_lines.loads(read_checked_text(path))
+    except DamagedError:
+        raise
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}).", hint="Make it again, or copy the folder again.") from error
 

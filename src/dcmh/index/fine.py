@@ -5,22 +5,58 @@ Like a `Table` it is immutable to its readers: adding and removing make a new on
 
 from __future__ import annotations
 
-import json
+import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import ModelError
+from dcmh.errors import DamagedError, ModelError
+from dcmh.index import storage
+from dcmh.util import checksums
 from dcmh.util.atomic import whole_file, write_text
 
-HEADER, IDS, VECTORS = "fine.json", "ids.npy", "fine.npy"
+HEADER, IDS, VECTORS, SUMS = "fine.json", "ids.npy", "fine.npy", "fine.sums"
 BLOCK = 4096  # rows that are converted to float32 at a time, so that they stay in a core's cache
 
 Ids = NDArray[np.int64]
 Vectors = NDArray[np.int8]
+
+
+class StoredFine:
+    """The files of saved fine vectors and their checksums. Each vector has one, which is checked when it is used."""
+
+    def __init__(self, folder: Path, header: dict[str, Any], ids: Ids, vectors: Vectors) -> None:
+        sums = header.get("crc32", {})
+        self.ids = storage.stored(folder / os.path.basename(header["ids"]), ids, sums.get("ids"))
+        self.vectors = storage.stored(folder / os.path.basename(header["vectors"]), vectors, sums.get("vectors"))
+        self._sums = _mapped(folder / os.path.basename(header["sums"])) if "sums" in header and len(ids) else None
+        if self._sums is not None and self._sums.shape != ids.shape:
+            raise checksums.mismatch(folder / header["sums"])
+        self._ids_checked = self._whole_checked = False
+
+    def check_ids(self) -> None:
+        """Check the ids, once."""
+        if not self._ids_checked:
+            self.ids.check()
+            self._ids_checked = True
+
+    def check_rows(self, rows: NDArray[np.intp]) -> None:
+        """Check some vectors."""
+        if self._whole_checked or self._sums is None:
+            return
+        if not np.array_equal(row_sums(self.vectors.array[rows]), self._sums[rows]):
+            raise checksums.mismatch(self.vectors.path)
+
+    def check(self) -> None:
+        """Check everything, once."""
+        if not self._whole_checked:
+            self.check_ids()
+            self.vectors.check()
+            self._whole_checked = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +67,7 @@ class FineIndex:
     vectors_room: Vectors
     count: int
     removed: NDArray[np.bool_] | None = None  # (count,)
+    files: StoredFine | None = None  # that it was loaded from
 
     @classmethod
     def of(cls, ids: Ids, vectors: Vectors) -> FineIndex:
@@ -47,11 +84,13 @@ class FineIndex:
 
     def live(self) -> tuple[Ids, Vectors]:
         """Ids and vectors of the items that are not removed."""
+        self.check()
         ids, vectors = self.ids_room[: self.count], self.vectors_room[: self.count]
         return (ids, vectors) if self.removed is None else (ids[~self.removed], vectors[~self.removed])
 
     def scores(self, query: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float32]]:
         """All ids, and the inner product of each vector with the query."""
+        self.check()
         ids, vectors = self.ids_room[: self.count], self.vectors_room[: self.count]
         products = np.empty(self.count, np.float32)
         for start in range(0, self.count, BLOCK):
@@ -61,6 +100,8 @@ class FineIndex:
     def scores_of(self, query: NDArray[np.float32], wanted: Ids) -> NDArray[np.float32]:
         """The inner products of these items with the query, NaN for an item that is not in the index."""
         rows, known = self._rows(wanted)
+        if self.files is not None:
+            self.files.check_rows(rows[known])
         products = np.full(len(wanted), np.nan, np.float32)
         products[known] = _products(self.vectors_room[rows[known]], query)
         return products
@@ -68,7 +109,17 @@ class FineIndex:
     def vector(self, item: int) -> Vectors | None:
         """The vector of one item; None if it is not in the index."""
         rows, known = self._rows(np.array([item], np.int64))
+        if self.files is not None and known[0]:
+            self.files.check_rows(rows)
         return np.asarray(self.vectors_room[rows[0]]) if known[0] else None
+
+    def check(self) -> None:
+        """Compare the files that this index was loaded from with their checksums: DamagedError if one differs.
+
+        Searches check what they read.
+        """
+        if self.files is not None:
+            self.files.check()
 
     def with_items(self, ids: Ids, vectors: Vectors) -> FineIndex:
         """This index with these items, which replace those of the same ids. Only the newest index may grow."""
@@ -80,6 +131,7 @@ class FineIndex:
         return FineIndex.of(joined[order], np.concatenate([old_vectors, vectors])[order])
 
     def _appended(self, ids: Ids, vectors: Vectors) -> FineIndex:
+        self.check()
         count = self.count + len(ids)
         ids_room, vectors_room = self.ids_room, self.vectors_room
         if count > len(ids_room) or not vectors_room.flags.writeable:
@@ -98,10 +150,12 @@ class FineIndex:
             return self
         removed = np.zeros(self.count, bool) if self.removed is None else self.removed.copy()
         removed[rows[known]] = True
-        return FineIndex(self.ids_room, self.vectors_room, self.count, removed)
+        return FineIndex(self.ids_room, self.vectors_room, self.count, removed, self.files)
 
     def _rows(self, wanted: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """The row of each id, and whether the id is in the index."""
+        if self.files is not None:
+            self.files.check_ids()
         ids = self.ids_room[: self.count]
         rows = np.searchsorted(ids, wanted)
         known = rows < self.count
@@ -115,21 +169,25 @@ class FineIndex:
     def save(self, folder: Path, generation: int) -> None:
         """Write it, to be memory-mapped. The header, written last, names the generation of the catalogue that it is of."""
         ids, vectors = self.live()
-        names = {"ids": f"{generation}-{IDS}", "vectors": f"{generation}-{VECTORS}"}
+        names = {"ids": f"{generation}-{IDS}", "vectors": f"{generation}-{VECTORS}", "sums": f"{generation}-{SUMS}"}
         for name, array in (("ids", ids), ("vectors", vectors)):
             with whole_file(folder / names[name]) as draft, open(draft, "wb") as file:
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        with whole_file(folder / names["sums"]) as draft:
+            blocks = (row_sums(vectors[start : start + BLOCK]) for start in range(0, len(vectors), BLOCK))
+            draft.write_bytes(b"".join(block.tobytes() for block in blocks))
         header = {"format": 1, "generation": generation, "count": len(ids), "dimensions": self.dimensions, **names}
-        write_text(folder / HEADER, json.dumps(header) + "\n")
+        header["crc32"] = {name: checksums.crc32(folder / file) for name, file in names.items()}
+        write_text(folder / HEADER, checksums.sealed_json(header))
         for path in folder.iterdir():
-            if path.name.endswith((f"-{IDS}", f"-{VECTORS}")) and path.name not in names.values():
+            if path.name.endswith((f"-{IDS}", f"-{VECTORS}", f"-{SUMS}")) and path.name not in names.values():
                 path.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: Path, generation: int) -> FineIndex:
         """Memory-map what `save` wrote for this generation."""
         try:
-            header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+            header = checksums.read_sealed_json(folder / HEADER)
             count, width = int(header["count"]), int(header["dimensions"])
             if header["format"] != 1 or header["generation"] != generation:
                 raise ValueError("it is out of date")
@@ -137,9 +195,27 @@ class FineIndex:
             vectors = np.load(folder / os.path.basename(header["vectors"]), mmap_mode="r" if count else None)
             if (ids.dtype, vectors.dtype, ids.shape, vectors.shape) != (np.int64, np.int8, (count,), (count, width)):
                 raise ValueError("the shapes of its arrays do not match its header")
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+            files = StoredFine(folder, header, np.asarray(ids), np.asarray(vectors))
+        except DamagedError:
+            raise
+        except (OSError, KeyError, TypeError, *storage.NPY_ERRORS) as error:
             raise ModelError(f"The fine vectors in {folder} cannot be used ({error}).") from error
-        return cls.of(np.asarray(ids), np.asarray(vectors))
+        return cls(files.ids.array, files.vectors.array, count, None, files if "crc32" in header else None)
+
+
+def row_sums(vectors: Vectors) -> NDArray[np.uint64]:
+    """A checksum of each vector, which every change within 8 bytes changes: a sum of its words, times odd numbers."""
+    missing = -vectors.shape[1] % 8
+    padded = np.ascontiguousarray(np.pad(vectors, ((0, 0), (0, missing))) if missing else vectors)
+    words = padded.view("<u8").reshape(len(vectors), padded.shape[1] // 8)
+    odd = np.arange(1, 2 * words.shape[1], 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return np.asarray((words * odd).sum(axis=1, dtype=np.uint64), "<u8")
+
+
+def _mapped(path: Path) -> NDArray[np.uint64]:
+    """A file of checksums, which stays readable after another process has replaced it."""
+    with open(path, "rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), "<u8")
 
 
 def _products(vectors: Vectors, query: NDArray[np.float32]) -> NDArray[np.float32]:

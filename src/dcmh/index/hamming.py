@@ -69,6 +69,7 @@ class HammingIndex:
         self._finder: Finder | None = None
         self._lock = threading.RLock()
         self._scanned = 0.0  # words that lookups would have saved so far
+        self._files: list[storage.Stored] = []  # that it was loaded from and that are not checked yet
 
     def __len__(self) -> int:
         return self._state.table.live_count
@@ -198,18 +199,33 @@ class HammingIndex:
 
     def save(self, folder: str | Path) -> None:
         """Write the index to a folder, atomically: readers see either the older index or this one."""
+        self.check()
         storage.save(self._state.table, self.bits, folder)
 
     @classmethod
     def load(cls, folder: str | Path, *, mmap: bool = True, threads: int | None = None) -> HammingIndex:
         """Open a saved index. With mmap, pages are read when a search needs them, and the first `add` copies them."""
-        table, bits = storage.load(folder, mmap=mmap)
+        table, bits, files = storage.load(folder, mmap=mmap)
         index = cls(bits, threads=threads)
         index._state = _State(table)
+        index._files = files
+        if not mmap:
+            index.check()
         return index
+
+    def check(self) -> None:
+        """Compare the files that this index was loaded from with their checksums, once: DamagedError if one differs.
+
+        Searching, adding and saving do it first.
+        """
+        if self._files:
+            for file in self._files:
+                file.check()
+            self._files = []
 
     def _rows(self, ids: Ids) -> tuple[_State, NDArray[np.int64]]:
         """The current state, and the live row of each id in it, -1 if there is none."""
+        self.check()
         with self._lock:
             state = self._state
             if self._finder is None:
@@ -218,6 +234,7 @@ class HammingIndex:
 
     def _view(self, allowed: ArrayLike | None) -> tuple[_State, _View]:
         """The current state, and the rows that may be found."""
+        self.check()
         state = self._state
         table = state.table
         if allowed is None:

@@ -2,6 +2,7 @@
 
 Saving writes new files under new names and then replaces hamming.json atomically. If it is killed before that, the older
 index remains; processes that have the older files mapped keep them. Of two concurrent saves, the later one wins.
+hamming.json contains its own checksum and those of the arrays, which `Stored.check` verifies.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import re
 import secrets
 import time
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -20,13 +24,30 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
 from dcmh.index.table import ALL_LIVE, Table
+from dcmh.util import checksums
 from dcmh.util.atomic import make_folder, storage_errors, sync_folder
 
 FORMAT = 1
 KIND = "dcmh Hamming index"
 HEADER = "hamming.json"
 ABANDONED = 24 * 3600  # seconds after which files that no header names are assumed to be left by a killed save
+NPY_ERRORS = (ValueError, EOFError, SyntaxError, TokenError, OverflowError, MemoryError)  # np.load, of a damaged file
 _OURS = re.compile(r"(codes|ids)-[0-9a-f]{16}\.npy|hamming-[0-9a-f]{16}\.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A file that an array was loaded from, and the CRC-32 that it should have; None: the file has none."""
+
+    path: Path
+    array: NDArray[Any]
+    header: bytes  # what is before the array in the file
+    crc32: int | None
+
+    def check(self) -> None:
+        """DamagedError if the loaded file does not match its checksum."""
+        if self.crc32 is not None and zlib.crc32(self.array.data, zlib.crc32(self.header)) != self.crc32:
+            raise checksums.mismatch(self.path)
 
 
 def save(table: Table, bits: int, folder: str | Path) -> None:
@@ -45,9 +66,10 @@ def _save(table: Table, bits: int, folder: Path) -> None:
         with open(folder / header[name], "wb") as file:
             np.save(file, array, allow_pickle=False)
             _settle(file)
+    header["crc32"] = {name: checksums.crc32(folder / header[name]) for name in ("codes", "ids")}
     fresh = folder / f"hamming-{token}.json"
     with open(fresh, "w", encoding="utf-8") as file:
-        json.dump(header, file, indent=1)
+        file.write(checksums.sealed_json(header, indent=1))
         _settle(file)
     before = _named(folder)
     os.replace(fresh, folder / HEADER)
@@ -82,13 +104,14 @@ def _settle(file: Any) -> None:
     os.fsync(file.fileno())
 
 
-def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int]:
-    """The table and the number of bits of a saved index."""
+def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int, list[Stored]]:
+    """The table and the number of bits of a saved index, and its files, not checked yet."""
     folder = Path(folder)
     header = _header(folder)
     while True:
         try:
-            return _table(folder, header, mmap), header["bits"]
+            table, files = _table(folder, header, mmap)
+            return table, header["bits"], files
         except FileNotFoundError as error:
             missing, read, header = Path(error.filename).name, header, _header(folder)
             if header == read:  # otherwise it was saved again in between
@@ -99,7 +122,8 @@ def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int]:
 
 def _header(folder: Path) -> dict[str, Any]:
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        data = (folder / HEADER).read_bytes()
+        header = json.loads(data)
     except (FileNotFoundError, NotADirectoryError):
         raise ModelError(
             f"No index in {folder}: there is no {HEADER}. Save one there with HammingIndex.save."
@@ -116,21 +140,33 @@ def _header(folder: Path) -> dict[str, Any]:
     names = (header.get("codes"), header.get("ids"))
     if not all(isinstance(n, int) for n in sizes) or not all(isinstance(n, str) and _OURS.fullmatch(n) for n in names):
         raise ModelError(f"The index {folder} is damaged: {HEADER} lacks an entry. Build it again.")
+    checksums.check_sealed(data, folder / HEADER)
     return header
 
 
-def _table(folder: Path, header: dict[str, Any], mmap: bool) -> Table:
+def _table(folder: Path, header: dict[str, Any], mmap: bool) -> tuple[Table, list[Stored]]:
     count, width = header["count"], -(-header["bits"] // 64)
     words = _array(folder / header["codes"], (count, width), np.dtype(np.uint64), mmap)
     ids = _array(folder / header["ids"], (count,), np.dtype(np.int64), mmap)
-    return Table(words, ids, count, ALL_LIVE, count)
+    sums = header.get("crc32", {})
+    files = [stored(folder / header[name], array, sums.get(name)) for name, array in (("codes", words), ("ids", ids))]
+    return Table(words, ids, count, ALL_LIVE, count), files
+
+
+def stored(path: Path, array: NDArray[Any], crc32: int | None) -> Stored:
+    """The .npy file that an array was loaded from. A mapped file may have been replaced by another since."""
+    if isinstance(array.base, np.memmap):
+        return Stored(path, array, array.base._mmap[: array.base.offset], crc32)  # type: ignore[attr-defined]
+    with open(path, "rb") as file:
+        header = file.read(max(0, os.fstat(file.fileno()).st_size - array.nbytes))
+    return Stored(path, array, header, crc32)
 
 
 def _array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mmap: bool) -> NDArray[Any]:
     try:
         # Mode c (copy-on-write): nothing writes, but the kernels are compiled for writable arrays only.
         array = np.asarray(np.load(path, mmap_mode="c" if mmap and shape[0] else None, allow_pickle=False))
-    except (ValueError, EOFError) as error:
+    except NPY_ERRORS as error:
         raise ModelError(
             f"The index {path.parent} is damaged: {path.name} cannot be read ({error}). Build it again."
         ) from None

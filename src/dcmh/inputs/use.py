@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import EncoderError, MissingExtra
+from dcmh.util import checksums
 from dcmh.util.arrays import map_arrays
 from dcmh.util.atomic import whole_folder
 from dcmh.util.cache import home
@@ -222,6 +223,7 @@ def _write(folder: Path, arrays: dict[str, NDArray[Any]], pieces: list[str], abo
         (draft / "pieces.txt").write_text("\n".join(pieces), encoding="utf-8", newline="\n")
         about["sizes"] = {file.name: file.stat().st_size for file in sorted(draft.iterdir())}
         (draft / "about.json").write_text(json.dumps(about), encoding="utf-8")
+        checksums.write_manifest(draft)
 
 
 def _pieces(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ NAME.vocabulary.txt     the words of a text modality, one per line
 history.jsonl           one line per iteration of the training
 split.json, report.json written by `dcmh train`: the held-out queries, and what was measured on them
 run.json                written by it too: the data, the words used as labels, the command, versions
+checksums.json          size and SHA-256 of each file; weights.safetensors.crc32: of the blocks that a query maps
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dcmh import __version__
 from dcmh.data.columns import IMAGE_SUFFIXES
 from dcmh.errors import ModelError
 from dcmh.inputs.views import View
+from dcmh.util import checksums
 from dcmh.util.atomic import recover, whole_folder
 
 FORMAT = 1
@@ -59,6 +61,7 @@ def write(
         (draft / HISTORY).write_text(lines, encoding="utf-8")
         for name, text in extra.items():
             (draft / name).write_text(text, encoding="utf-8")
+        checksums.write_manifest(draft, in_blocks=[WEIGHTS])
 
 
 def check_target(folder: Path) -> None:
@@ -80,7 +83,8 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not is_model(folder):
         raise ModelError(f"{folder} is not a dcmh model (no {MODEL}). {_describe(folder)}")
     try:
-        record = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        data = (folder / MODEL).read_bytes()
+        record = json.loads(data)
         version = record["format"]
         _ = record["method"], record["parameters"], record["modalities"], record["bits"], record["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -91,6 +95,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise ModelError(
             f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. Upgrade: pip install -U dcmh"
         )
+    checksums.check_content(data, folder / MODEL)
     return dict(record)
 
 
@@ -120,7 +125,7 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     path = folder / HISTORY
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return [json.loads(line) for line in checksums.read_checked_text(path).splitlines() if line]
 
 
 def _fingerprint(folder: Path, modalities: Mapping[str, Any], fine: Mapping[str, Any] | None) -> str:

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import ModelError
+from dcmh.errors import DamagedError, ModelError
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods import folder as model_folder
 from dcmh.search import rank
 from dcmh.search.rank import Collection, Match, Ranking, Request, Wanted
+from dcmh.util.checksums import read_checked_text
 from dcmh.util.text import index_words
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ class Calibration:
         if not path.is_file():
             return cls({})
         try:
-            return cls(json.loads(path.read_text(encoding="utf-8")), fine=fine)
+            return cls(json.loads(read_checked_text(path)), fine=fine)
+        except DamagedError:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(f"{path} is damaged ({error}).", hint="Copy the model again.") from error
 

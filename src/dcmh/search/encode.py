@@ -19,6 +19,7 @@ from dcmh.methods import folder as model_folder
 from dcmh.methods.fine import FineSpace
 from dcmh.search.words import TextEncoder, open_words, text_modality
 from dcmh.util.arrays import map_arrays
+from dcmh.util.checksums import BlockSums
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
@@ -42,9 +43,22 @@ class Encoders:
         self._model = None if model is None else self._placed(model)
         self._words: dict[str, TextEncoder] = {}
         self._pictures: dict[str, PictureEncoder] = {}
-        self.fine: FineSpace | None = None
+        self._fine: FineSpace | None = None
+        self._fine_checked = False
         if self.record.get("fine") is not None:
-            self.fine = fine_space.from_state(self.record, map_arrays(folder / model_folder.WEIGHTS))
+            self._fine = fine_space.from_state(self.record, map_arrays(folder / model_folder.WEIGHTS))
+
+    @property
+    def fine(self) -> FineSpace | None:
+        """The fine space of the model; None if it has none. Its arrays are checked when they are first needed."""
+        if self._fine is not None and not self._fine_checked:
+            blocks = BlockSums.of(self.folder / model_folder.WEIGHTS)
+            if blocks is not None:
+                map_arrays(self.folder / model_folder.WEIGHTS, blocks)
+                for array in self._fine.arrays.values():
+                    blocks.check(array)
+            self._fine_checked = True
+        return self._fine
 
     @property
     def modalities(self) -> tuple[str, ...]:

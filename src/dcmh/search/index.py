@@ -6,17 +6,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
 from dcmh import stores
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
-from dcmh.errors import DataError, ParameterError, QueryError
+from dcmh.errors import DamagedError, DataError, ParameterError, QueryError
 from dcmh.index.protocol import as_id
 from dcmh.methods import starter
 from dcmh.search import calibration, rank
@@ -26,7 +26,7 @@ from dcmh.search.encode import Encoders, shared_modalities
 from dcmh.search.rank import Match, Request, Wanted
 from dcmh.search.results import Hit, Hits, Query
 from dcmh.stores.address import Address
-from dcmh.stores.base import UPLOADED, UPLOADS, Item, Store, closed_on_error
+from dcmh.stores.base import UPLOADED, UPLOADS, Item, Snapshot, Store, closed_on_error
 from dcmh.util.text import mended
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
     from dcmh.search.compare import Changes
     from dcmh.search.update import Progress
+
+T = TypeVar("T")
 
 
 class SearchIndex:
@@ -51,7 +53,7 @@ class SearchIndex:
         self.encoders = encoders
         self.bits = encoders.bits
         self.fingerprint = str(encoders.record["fingerprint"])
-        self.calibration = Calibration.read(encoders.folder, fine=encoders.fine is not None)
+        self.calibration = Calibration.read(encoders.folder, fine=encoders.record.get("fine") is not None)
 
     # -- making, opening, closing -----------------------------------------------------------------------------------
 
@@ -239,7 +241,7 @@ class SearchIndex:
         about = self.item(item)
         indexes = self.store.snapshot.indexes
         for name in sorted(indexes, key=lambda name: name == self.encoders.text):
-            code = indexes[name].codes_there([item]).get(item)
+            code = self._intact(lambda now, name=name: now.indexes[name].codes_there([item]).get(item))  # type: ignore[misc]
             if code is not None:
                 key = code + self.store.fine_of(name, [item]).get(item, b"")
                 query, request = queries.ask_code(self.encoders, key, name, self.store.modalities())
@@ -258,9 +260,7 @@ class SearchIndex:
             most = None if last is None else max(last, calibration.BANDS[-1])
             wanted, first = replace(wanted, k=most, offset=0), 0
         texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
-        now = self.store.snapshot
-        collection = rank.Collection(now.indexes, now.fine, self.store, now.items, texts)
-        ranking = rank.search(collection, request, wanted)
+        ranking = self._intact(lambda now: self._rank(now, request, wanted, texts))
         if not request.known and not ranking.matches and wanted.radius is None:
             raise queries.no_answer(self.encoders, query, request, texts_searched=self.store.has_words)
         hits = self._hits(ranking.matches, query, request, ranking, first)
@@ -275,6 +275,17 @@ class SearchIndex:
         return Hits(
             tuple(hits), query, ranking.searched, took, ranking.radius, nearest, ranking.candidates, at_least, below
         )
+
+    def _intact(self, work: Callable[[Snapshot[Any, Any]], T]) -> T:
+        """Work on the snapshot; if its files are damaged, they are derived again first."""
+        try:
+            return work(self.store.snapshot)
+        except DamagedError:
+            self.store.restore()
+            return work(self.store.snapshot)
+
+    def _rank(self, now: Snapshot[Any, Any], request: Request, wanted: Wanted, texts: list[str]) -> rank.Ranking:
+        return rank.search(rank.Collection(now.indexes, now.fine, self.store, now.items, texts), request, wanted)
 
     def _check_precision(self, at_least: float) -> None:
         if isinstance(at_least, bool) or not isinstance(at_least, int | float) or not 0 <= at_least <= 1:

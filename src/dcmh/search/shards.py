@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -143,6 +144,9 @@ class Shards:
     def finish(self, progress: Progress | None = None) -> tuple[Codes, Failed]:
         """Wait for the other processes, take over what they leave, and return all codes and failures by row."""
         self.open()
+        for shard in range(len(self.parts)):
+            if self._done(shard).exists() and not self._is_intact(shard):
+                self._done(shard).unlink(missing_ok=True)  # it is encoded again
         while any(not self._done(shard).exists() for shard in range(len(self.parts))):
             self.work(progress=progress)
             time.sleep(POLL_SECONDS)
@@ -179,6 +183,14 @@ class Shards:
         reasons = json.dumps({str(rows[row]): reason for row, reason in failed.items()})
         with whole_file(self._done(shard)) as draft, open(draft, "wb") as file:
             np.savez(file, rows=rows[local], packed=packed, failed=np.array(reasons))
+
+    def _is_intact(self, shard: int) -> bool:
+        """Whether a finished shard is readable: an .npz file has a CRC-32 of each array."""
+        try:
+            with zipfile.ZipFile(self._done(shard)) as packed:
+                return packed.testzip() is None
+        except (OSError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
+            return False
 
     def _done(self, shard: int) -> Path:
         return self.folder / f"{self._name}-{shard:05}.npz"

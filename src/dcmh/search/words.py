@@ -6,6 +6,7 @@ Index and query use the same encoder, row by row, so that the code of a text doe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ from dcmh.inputs.sentences import SentenceEncoder
 from dcmh.inputs.views import WordView
 from dcmh.methods import folder as model_folder
 from dcmh.util.arrays import map_arrays
+from dcmh.util.checksums import BlockSums
 from dcmh.util.text import BagOfWords
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ class WordEncoder:
         kept = model_folder.read_record(folder)["modalities"][modality].get("encoder")
         self.encoder = None if kept is None else sentences.from_record(kept)
         width = len(self.bag) + (0 if self.encoder is None else self.encoder.width)
-        arrays = map_arrays(folder / model_folder.WEIGHTS)
+        self._blocks = BlockSums.of(folder / model_folder.WEIGHTS)
+        arrays = map_arrays(folder / model_folder.WEIGHTS, self._blocks)
         self.layers: list[tuple[NDArray[Any], NDArray[Any]]] = []
         while (key := f"{modality}.{len(self.layers)}") + ".weight" in arrays:
             self.layers.append((arrays[f"{key}.weight"], arrays[f"{key}.bias"]))
@@ -55,6 +58,11 @@ class WordEncoder:
                 f"{folder} is damaged: its weights do not fit its {len(self.bag):,} words.",
                 hint="Copy the folder again.",
             )
+        if self._blocks is not None:
+            for array in (self.layers[0][1], *itertools.chain(*self.layers[1:])):
+                self._blocks.check(array)
+            if self.encoder is not None:
+                self._blocks.check(self.layers[0][0], np.arange(len(self.bag), width))
 
     def outputs(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Real-valued outputs (texts, bits)."""
@@ -75,6 +83,8 @@ class WordEncoder:
     def _forward(self, bag: NDArray[np.float32], meaning: NDArray[np.float32] | None) -> NDArray[np.float32]:
         weight, bias = self.layers[0]
         known = np.flatnonzero(bag)
+        if self._blocks is not None:
+            self._blocks.check(weight, known)
         x = bag[known] @ weight[known] + bias  # only the rows of these words are read
         if meaning is not None:
             x = x + meaning @ weight[len(bag) :]

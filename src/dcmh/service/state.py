@@ -29,6 +29,7 @@ from dcmh.service.metrics import Metrics
 from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
 from dcmh.service.thumbnails import ThumbnailCache
+from dcmh.util.checksums import read_checked_text
 from dcmh.util.text import BagOfWords
 
 Result = TypeVar("Result")
@@ -311,7 +312,7 @@ def _read_measures(path: Path) -> list[schemas.Measured]:
     """For each direction of the model's report: precision and recall within each radius; None for too few pairs."""
     if not path.is_file():
         return []
-    report = json.loads(path.read_text(encoding="utf-8"))
+    report = json.loads(read_checked_text(path))
     return [_direction(name, record) for name, record in report.items() if "_to_" in name]
 
 

@@ -197,6 +197,9 @@ class Store(Protocol):
     def read(self, changed: Iterable[int] | None = None) -> None:
         """Take a new snapshot. With `changed`, only these items were added, changed or removed since the last one."""
 
+    def restore(self) -> None:
+        """After a DamagedError: derive codes and fine vectors again, and take a new snapshot."""
+
     def settle(self, skipped: Sequence[tuple[str, str]] | None = None) -> None:
         """After changes: take a new snapshot and prepare fast opening and searching. Needs `writer`.
 

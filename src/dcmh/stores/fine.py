@@ -77,8 +77,10 @@ class FetchedVectors:
     def _all(self) -> FineIndex:
         with self._lock:
             if self._whole is None:
-                with contextlib.suppress(ModelError):  # not kept here yet, or of another generation
-                    self._whole = FineIndex.load(self.folder, self.generation)
+                with contextlib.suppress(ModelError):  # not kept here yet, of another generation, or damaged
+                    kept = FineIndex.load(self.folder, self.generation)
+                    kept.check()
+                    self._whole = kept
             if self._whole is None:
                 self._whole = FineIndex.of(*self.store.fine(self.modality))
                 if self.store.generation == self.generation:  # otherwise they may be newer

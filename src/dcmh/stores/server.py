@@ -228,6 +228,10 @@ class ServerStore(ABC):
         self.snapshot = Snapshot(indexes, fine, int(sizes["items"]) if current else len(self), generation)
         self._made = self._made or about["made"]
 
+    def restore(self) -> None:
+        """Files on this machine are only a cache, and are checked and fetched again by whoever reads them."""
+        self.read()
+
     def settle(self, skipped: Sequence[tuple[str, str]] | None = None) -> None:
         """Optimise the collection for searches and record its sizes, if it has changed since that was done."""
         about = self.read_about()

@@ -9,19 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import ModelError
+from dcmh.errors import DamagedError, ModelError
+from dcmh.util.checksums import BlockSums
 
 _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "U8": np.uint8, "I8": np.int8}
 
 
-def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a safetensors file by name, memory-mapped: pages are read when they are used."""
+def map_arrays(path: Path, blocks: BlockSums | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of a safetensors file by name, memory-mapped: pages are read when they are used.
+
+    With `blocks` the file's header is checked; whoever uses an array checks it with `blocks.check`.
+    """
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > size - 8:
                 raise ValueError("it is too short")
+            if blocks is not None:
+                blocks.check_bytes(0, 8 + length)
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         arrays = {}
@@ -35,6 +41,8 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
                 continue
             dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
             arrays[name] = np.asarray(np.memmap(path, dtype, "r", 8 + length + start, shape))
+    except DamagedError:
+        raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{path} is missing or damaged ({error}). Train again, or copy the folder again.") from error
     return arrays

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
+
+log = logging.getLogger(__name__)
+
+# Checksums have a table of their own, so that older versions read and write the same file; their entries have none.
+_ENTRIES = "SELECT features.hash AS hash, value, crc32 FROM features LEFT JOIN checksums USING (hash)"
 
 
 def home() -> Path:
@@ -21,7 +29,10 @@ def home() -> Path:
 
 
 class VectorStore:
-    """A cache from hash to float32 vector, in the SQLite file KIND/NAME.sqlite of the cache folder."""
+    """A cache from hash to float32 vector, in the SQLite file KIND/NAME.sqlite of the cache folder.
+
+    Each entry has a checksum. A damaged entry is deleted, so that it is computed again.
+    """
 
     def __init__(self, kind: str, name: str) -> None:
         self.path = home() / kind / f"{name}.sqlite"
@@ -31,21 +42,43 @@ class VectorStore:
         if not self.path.exists():
             return {}
         vectors: dict[bytes, NDArray[np.float32]] = {}
+        damaged: list[bytes] = []
         with self._opened() as database:
             for start in range(0, len(keys), 500):
                 some = keys[start : start + 500]
                 marks = ",".join("?" * len(some))
-                rows = database.execute(f"SELECT hash, value FROM features WHERE hash IN ({marks})", some)
-                vectors.update((key, np.frombuffer(value, np.float32)) for key, value in rows)
+                for key, value, crc32 in database.execute(f"{_ENTRIES} WHERE hash IN ({marks})", some):
+                    if _is_intact(key, value, crc32):
+                        vectors[key] = np.frombuffer(value, np.float32)
+                    else:
+                        damaged.append(key)
+        if damaged:
+            self.drop(damaged)
         return vectors
+
+    def damaged(self) -> tuple[int, list[bytes]]:
+        """The number of entries, and the keys of those that do not match their checksum."""
+        with self._opened() as database:
+            (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if state != "ok":
+                raise DataError(f"The feature cache {self.path} is damaged ({state}).", hint="Delete the file.")
+            rows = [(key, _is_intact(key, value, crc32)) for key, value, crc32 in database.execute(_ENTRIES)]
+        return len(rows), [key for key, intact in rows if not intact]
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        """Delete entries."""
+        log.warning("%d damaged entries of the feature cache %s are computed again.", len(keys), self.path)
+        with self._opened() as database, database:
+            for table in ("features", "checksums"):
+                database.executemany(f"DELETE FROM {table} WHERE hash = ?", [(key,) for key in keys])
 
     def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None:
         """Add vectors; a key that is already cached keeps its vector."""
+        rows = [(key, np.ascontiguousarray(value, np.float32).tobytes()) for key, value in entries]
         with self._opened() as database, database:
-            database.executemany(
-                "INSERT OR IGNORE INTO features VALUES (?, ?)",
-                [(key, np.ascontiguousarray(value, np.float32).tobytes()) for key, value in entries],
-            )
+            new = [row for row in rows if _insert(database, "features", row)]
+            for key, value in new:
+                _insert(database, "checksums", (key, zlib.crc32(key + value)))
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -54,6 +87,9 @@ class VectorStore:
             with contextlib.closing(sqlite3.connect(self.path, timeout=60)) as database:
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS features (hash BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
+                )
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS checksums (hash BLOB PRIMARY KEY, crc32 INT) WITHOUT ROWID"
                 )
                 yield database
         except (OSError, sqlite3.OperationalError) as error:
@@ -65,3 +101,15 @@ class VectorStore:
             raise DataError(
                 f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache."
             ) from error
+
+
+def _insert(database: sqlite3.Connection, table: str, row: tuple[Any, Any]) -> bool:
+    """Add a row; False if its key is known."""
+    return database.execute(f"INSERT OR IGNORE INTO {table} VALUES (?, ?)", row).rowcount == 1
+
+
+def _is_intact(key: object, value: object, crc32: int | None) -> bool:
+    """Whether an entry matches its checksum, or has none."""
+    if not isinstance(key, bytes) or not isinstance(value, bytes) or len(value) % 4:
+        return False
+    return crc32 is None or zlib.crc32(key + value) == crc32

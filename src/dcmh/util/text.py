@@ -15,7 +15,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import DataError, NotFittedError, ParameterError
+from dcmh.errors import DamagedError, DataError, NotFittedError, ParameterError
+from dcmh.util.checksums import read_checked_text
 
 FORMAT = 1
 _HEADER = "# dcmh vocabulary "
@@ -243,7 +244,7 @@ class BagOfWords:
         """Read what `save` wrote."""
         path = Path(path)
         try:
-            header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            header, *lines = read_checked_text(path).removesuffix("\n").split("\n")
             if not header.startswith(_HEADER):
                 raise ValueError("its first line is not a vocabulary header")
             settings = json.loads(header.removeprefix(_HEADER))
@@ -255,6 +256,8 @@ class BagOfWords:
             bag._set([(word, int(count)) for word, count in pairs], documents)
         except FileNotFoundError:
             raise DataError(f"Vocabulary {path} does not exist.") from None
+        except DamagedError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is not a vocabulary of dcmh: {error}. Save it again with the model.") from error
         return bag

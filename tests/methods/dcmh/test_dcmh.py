@@ -8,7 +8,7 @@ import torch
 
 import dcmh
 from dcmh.data import Dataset, Texts, Vectors
-from dcmh.errors import DataError, DeviceError, ModelError, ParameterError, TrainingStopped
+from dcmh.errors import DamagedError, DataError, DeviceError, ModelError, ParameterError, TrainingStopped
 from dcmh.inputs import images
 from dcmh.inputs.features import to_batch
 from dcmh.methods.dcmh import DCMH, objective, similarity
@@ -294,6 +294,7 @@ def test_a_model_goes_to_a_machine_without_the_device_it_learned_on(tmp_path):
     assert "device" not in record["parameters"]
     record["parameters"]["device"] = "cuda:7"  # as older models have it
     (tmp_path / "model/model.json").write_text(json.dumps(record))
+    (tmp_path / "model/checksums.json").unlink()
     assert np.array_equal(dcmh.load(tmp_path / "model").encode(image=data["image"]), model.encode(image=data["image"]))
 
 
@@ -306,6 +307,9 @@ def test_a_changed_vocabulary_is_seen(tmp_path):
     file = tmp_path / "model/text.vocabulary.txt"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]) + "\n")
+    with pytest.raises(DamagedError, match=r"text\.vocabulary\.txt is damaged: it does not match its checksum"):
+        dcmh.load(tmp_path / "model")
+    (tmp_path / "model/checksums.json").unlink()  # as in models of older versions
     with pytest.raises(ModelError, match="was changed"):
         dcmh.load(tmp_path / "model")
 
@@ -356,7 +360,8 @@ def test_words_and_numbers_mix(tmp_path):
 def test_model_folder_says_how_it_was_made_and_damage_is_seen(tmp_path):
     folder = tmp_path / "model"
     DCMH(**FAST).fit(pairs()).save(folder)
-    record = json.loads((folder / "model.json").read_text())
+    text = (folder / "model.json").read_text()
+    record = json.loads(text)
     assert record["method"] == "dcmh"
     assert record["parameters"]["hidden"] == 32
     assert record["trained_on"]["items"] == 160
@@ -365,7 +370,7 @@ def test_model_folder_says_how_it_was_made_and_damage_is_seen(tmp_path):
     (folder / "model.json").write_text(json.dumps(newer))
     with pytest.raises(ModelError, match="format 99"):
         dcmh.load(folder)
-    (folder / "model.json").write_text(json.dumps(record))
+    (folder / "model.json").write_text(text)
     weights = (folder / "weights.safetensors").read_bytes()
     (folder / "weights.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     with pytest.raises(ModelError, match="damaged"):

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dcmh import codes
-from dcmh.errors import DataError
+from dcmh.errors import DamagedError, DataError
 from dcmh.evaluation import metrics
 from dcmh.methods.dcmh.gpu import Pixels, StepRecorder
 from dcmh.methods.dcmh.likelihood import Form
 from dcmh.methods.dcmh.similarity import Similarity
 from dcmh.networks import distributed
 from dcmh.util.atomic import whole_file
+from dcmh.util.checksums import KEY, UNSEALED, check_sealed_file, seal_file
 
 CHECKPOINT_SECONDS = 15.0  # between two checkpoints
 MIN_HELD_OUT = 10  # points: fewer are too few to measure on
@@ -231,7 +232,8 @@ class Checkpoint:
         tensors = {name: value.detach().cpu().contiguous() for name, value in run.tensors().items()}
         record = json.dumps({"epoch": run.epoch, "history": history})
         with whole_file(self.path) as draft:
-            save_file(tensors, draft, {"identity": self.identity, "record": record})
+            save_file(tensors, draft, {"identity": self.identity, "record": record, KEY: UNSEALED})
+            seal_file(draft)
         self.written = time.monotonic()
 
     def resume(self, run: Run) -> list[dict[str, Any]]:
@@ -242,11 +244,17 @@ class Checkpoint:
         if not self.path.is_file():
             return []
         try:
+            check_sealed_file(self.path)
             with safe_open(self.path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"The checkpoint {self.path} is damaged ({error}). Delete it to start over.") from error
+        except (OSError, SafetensorError, DamagedError) as error:
+            why = "it does not match its checksum" if isinstance(error, DamagedError) else error
+            raise DataError(
+                f"The checkpoint {self.path} is damaged ({why}).",
+                which=self.path,
+                hint="Start over: repeat the command without --resume.",
+            ) from error
         if metadata.get("identity") != self.identity:
             raise DataError(
                 f"The checkpoint {self.path} is of another run ({_difference(metadata.get('identity', ''), self.identity)}). "

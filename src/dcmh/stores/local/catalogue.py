@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, StorageError
 from dcmh.stores.base import Item, Skipped
-from dcmh.util.atomic import sync_folder, whole_file
+from dcmh.util import checksums
+from dcmh.util.atomic import sync_folder, whole_file, write_text
 from dcmh.util.text import index_words
 
 # Version n of the schema is the result of the first n steps. An older file gets those it lacks. Append; never edit.
@@ -75,6 +76,8 @@ _AT_ONCE = 500  # SQLite takes at least 999 parameters
 class Catalogue:
     """An open catalogue. Threads may share it. Changes are made inside `writing()`, all of them or none."""
 
+    SEAL = "catalogue.json"  # the file with its checksum
+
     def __init__(self, path: Path | str) -> None:
         self._lock = threading.RLock()
         self._connect(Path(path))
@@ -107,6 +110,7 @@ class Catalogue:
     def create(cls, path: Path | str, about: Mapping[str, str]) -> Self:
         """Create an empty catalogue, replacing an existing file."""
         path = Path(path)
+        path.with_name(cls.SEAL).unlink(missing_ok=True)
         drop_journal(path)
         with whole_file(path) as draft:
             catalogue = cls(draft)
@@ -151,6 +155,7 @@ class Catalogue:
         with self._lock:
             self._run("BEGIN IMMEDIATE")
             try:
+                self._unseal()
                 yield
                 self._run("UPDATE about SET value = value + 1 WHERE key = 'generation'")
                 self._run("COMMIT")
@@ -158,6 +163,35 @@ class Catalogue:
                 with contextlib.suppress(sqlite3.Error):
                     self._database.execute("ROLLBACK")
                 raise
+
+    # -- the checksum of the whole file ---------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Record the checksum of the file, which the next change removes. Needs the only writer of the index."""
+        with self._lock:
+            if int(self._run("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]):  # a reader keeps part of it outside the file
+                return
+            entry = {"size": self.path.stat().st_size, "sha256": checksums.sha256(self.path)}
+            write_text(self.path.with_name(self.SEAL), checksums.sealed_json(entry))
+
+    def problem(self) -> str | None:
+        """What is wrong with the structure of the file, by SQLite's own checks of tables, indexes and words."""
+        rows = self._run("PRAGMA integrity_check(3)")
+        if [row[0] for row in rows] != ["ok"]:
+            return "; ".join(str(row[0]) for row in rows)
+        if self.has_words and os.access(self.path, os.W_OK):
+            try:
+                self._run("INSERT INTO words (words) VALUES ('integrity-check')")
+            except ModelError as error:
+                return error.what
+        return None
+
+    def _unseal(self) -> None:
+        """Remove the checksum durably: one that is older than the file would look like damage."""
+        path = self.path.with_name(self.SEAL)
+        if path.exists():
+            path.unlink()
+            sync_folder(path.parent)
 
     # -- items ----------------------------------------------------------------------------------------------------
 
@@ -382,6 +416,7 @@ class Catalogue:
         with self._lock:
             self._run("BEGIN IMMEDIATE")
             try:
+                self._unseal()
                 version = int(self._run("PRAGMA user_version")[0][0])  # another process may have been quicker
                 for step in MIGRATIONS[version:]:
                     for statement in filter(str.strip, step.split(";")):

@@ -2,6 +2,7 @@
 
 index.json           format, bits, the model's fingerprint, and the generation of the catalogue that `codes` was made from
 catalogue.sqlite     items and their codes: the source of truth
+catalogue.json       its checksum, while it is unchanged since it was saved
 codes/MODALITY/      a memory-mapped Hamming index per modality; derived from the catalogue, and rebuilt when stale
 model/               a copy of the model
 skipped.tsv          what could not be indexed, and why
@@ -27,6 +28,7 @@ from dcmh.errors import BusyError, ModelError, ModelMismatch, StorageError
 from dcmh.methods import folder as model_folder
 from dcmh.stores.base import UNFINISHED, UPDATE, UPLOADS, check_model
 from dcmh.stores.local.catalogue import Catalogue, drop_journal
+from dcmh.util import checksums
 from dcmh.util.atomic import make_folder, storage_errors, sync_folder, sync_tree, whole_folder, write_text
 from dcmh.util.locks import locked
 
@@ -35,9 +37,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 KIND = "dcmh search index"
-HEADER, CATALOGUE, CODES, MODEL, SKIPPED, LOCK = (
+HEADER, CATALOGUE, SEAL, CODES, MODEL, SKIPPED, LOCK = (
     "index.json",
     "catalogue.sqlite",
+    Catalogue.SEAL,
     "codes",
     model_folder.KEPT,
     "skipped.tsv",
@@ -45,7 +48,7 @@ HEADER, CATALOGUE, CODES, MODEL, SKIPPED, LOCK = (
 )
 REBUILD, READY = ".rebuild.part", ".rebuild.ready"
 SWITCH_SECONDS = 10.0  # to wait for another process that moves a rebuilt index into its place
-_OURS = {READY, HEADER, CATALOGUE, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOADS, LOCK}
+_OURS = {READY, HEADER, CATALOGUE, SEAL, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOADS, LOCK}
 
 
 def is_index(folder: Path) -> bool:
@@ -67,7 +70,8 @@ def read_header(folder: Path) -> dict[str, Any]:
     if not is_index(folder):
         raise _no_index(folder)
     try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        data = (folder / HEADER).read_bytes()
+        header = json.loads(data)
         kind, version = header["kind"], header["format"]
         _ = header["bits"], header["fingerprint"], header["generation"], header["codes"], header["items"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -82,13 +86,14 @@ def read_header(folder: Path) -> dict[str, Any]:
             f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}.",
             hint="Upgrade: pip install -U dcmh",
         )
+    checksums.check_sealed(data, folder / HEADER)
     return dict(header)
 
 
 def write_header(folder: Path, **record: Any) -> None:
     """Write index.json, replacing it atomically."""
     whole = {"kind": KIND, "format": FORMAT, "version": __version__, **record}
-    write_text(folder / HEADER, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / HEADER, checksums.sealed_json(whole, indent=1, ensure_ascii=False))
 
 
 @contextlib.contextmanager
@@ -176,7 +181,8 @@ def finish_switch(folder: Path) -> None:
         return
     if (ready / CATALOGUE).exists():
         drop_journal(folder / CATALOGUE)
-    for name in (MODEL, CODES, SKIPPED, CATALOGUE, HEADER):
+        (folder / SEAL).unlink(missing_ok=True)
+    for name in (MODEL, CODES, SKIPPED, CATALOGUE, SEAL, HEADER):
         if not (ready / name).exists():
             continue
         if (ready / name).is_dir() and (folder / name).exists():
@@ -245,6 +251,12 @@ def write_skipped(folder: Path, skipped: Sequence[tuple[str, str]]) -> None:
         return
     clean = [[" ".join(cell.split()) for cell in row] for row in [("file", "reason"), *skipped]]
     write_text(folder / SKIPPED, "".join("\t".join(row) + "\n" for row in clean))
+
+
+def skipped_checksum(folder: Path) -> dict[str, Any] | None:
+    """Size and SHA-256 of skipped.tsv; None if there is none."""
+    path = folder / SKIPPED
+    return {"size": path.stat().st_size, "sha256": checksums.sha256(path)} if path.is_file() else None
 
 
 def _keep_model(folder: Path, model: Hasher | Path, report: str | None) -> None:

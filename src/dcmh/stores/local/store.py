@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.data.dataset import JOINT
-from dcmh.errors import BusyError, ModelError, ModelMismatch
+from dcmh.errors import BusyError, DamagedError, ModelError, ModelMismatch
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods.folder import read_record
@@ -23,6 +24,8 @@ from dcmh.stores.local.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
+
+log = logging.getLogger(__name__)
 
 
 class LocalStore(Catalogue):
@@ -39,6 +42,7 @@ class LocalStore(Catalogue):
         self._modalities = (JOINT,) if self.about("codes") == JOINT else tuple(self.record["modalities"])
         self._file = layout.identity(self.files)
         self.snapshot: Snapshot[HammingIndex, FineIndex] = Snapshot({}, {}, 0, -1)
+        self._stale = False  # the files are not those of the snapshot
 
     @classmethod
     def open(cls, folder: Path, model: Path | None = None) -> Self:
@@ -64,9 +68,7 @@ class LocalStore(Catalogue):
         with closed_on_error(cls(folder)) as store:
             store.read()
             if not store._is_saved():  # the writer was killed, or has not saved yet
-                # If another process writes the folder, or it is read-only, codes are rebuilt at the next opening too.
-                with contextlib.suppress(BusyError, ModelError, OSError), layout.writer(folder):
-                    store.settle()
+                store._save_if_possible()
         return store
 
     @classmethod
@@ -139,12 +141,16 @@ class LocalStore(Catalogue):
     def read(self, changed: Iterable[int] | None = None) -> None:
         """Take a new snapshot: map the files if they are current, or read the catalogue."""
         if changed is not None:
-            self._read_changed(sorted(set(changed)))
+            try:
+                self._read_changed(sorted(set(changed)))
+            except DamagedError as error:
+                log.warning("%s Reading the codes from the catalogue instead.", error.what)
+                self._derive()
             return
         generation = self.generation
         header = layout.read_header(self.files)
         if header["generation"] == generation:
-            with contextlib.suppress(ModelError):  # damaged: the catalogue has it all
+            try:
                 indexes = {name: self._mapped(name, count) for name, count in header["codes"].items()}
                 fine = {
                     name: FineIndex.load(self.files / layout.CODES / name, generation)
@@ -152,6 +158,14 @@ class LocalStore(Catalogue):
                 }
                 self.snapshot = Snapshot(indexes, fine, int(header["items"]), generation)
                 return
+            except ModelError as error:  # the catalogue has it all
+                log.warning("%s Reading the codes from the catalogue instead.", error.what)
+        self._derive()
+
+    def _derive(self) -> None:
+        """Take a new snapshot from the catalogue alone."""
+        generation = self.generation
+        self._stale = True
         coded = self.coded_modalities()
         indexes = {name: self._from_catalogue(name) for name in self._modalities if name in coded}
         fine = {name: FineIndex.of(*self.fine(name)) for name in indexes}
@@ -196,10 +210,38 @@ class LocalStore(Catalogue):
         """Write codes and fine vectors to be mapped, then index.json, which says of which generation they are."""
         if skipped is not None:
             layout.write_skipped(self.files, skipped)
+            listed = layout.skipped_checksum(self.files)
+            self._stale = self._stale or layout.read_header(self.files).get("skipped") != listed
         if self.generation != self.snapshot.generation:
             self.read()
         if self._is_saved():
             return
+        try:
+            self._save()
+        except DamagedError as error:
+            log.warning("%s Reading the codes from the catalogue instead.", error.what)
+            self._derive()
+            self._save()
+
+    def restore(self) -> None:
+        """After a DamagedError: derive codes and fine vectors from the catalogue, and save them where that is possible."""
+        log.warning("The codes of %s are damaged. Reading them from the catalogue instead.", self.folder)
+        self._derive()
+        self._save_if_possible()
+
+    def rederive(self) -> None:
+        """Write everything that is derived from the catalogue again, index.json included. Needs `writer`."""
+        self._derive()
+        listed = [(name, entry.reason) for name, entry in self.skipped().items()]
+        layout.write_skipped(self.files, listed)
+        self._save()
+
+    def _save_if_possible(self) -> None:
+        """If another process writes the folder, or it is read-only, codes are derived at the next opening too."""
+        with contextlib.suppress(BusyError, ModelError, OSError), layout.writer(self.folder):
+            self.settle()
+
+    def _save(self) -> None:
         now = self.snapshot
         for name, index in now.indexes.items():
             index.save(self.files / layout.CODES / name)
@@ -215,10 +257,13 @@ class LocalStore(Catalogue):
             fingerprint=self.record["fingerprint"],
             method=self.record["method"],
             root=self.about("root"),
+            skipped=layout.skipped_checksum(self.files),
         )
+        self._stale = False
+        self.seal()
 
     def _is_saved(self) -> bool:
-        return bool(layout.read_header(self.files)["generation"] == self.snapshot.generation)
+        return not self._stale and bool(layout.read_header(self.files)["generation"] == self.snapshot.generation)
 
     def _mapped(self, modality: str, count: int) -> HammingIndex:
         index = HammingIndex.load(self.files / layout.CODES / modality)
