@@ -252,12 +252,21 @@ class Service:
         That is the sentence encoder and, for many items, the compiled scan; the image network only with the setting.
         """
         self._blas = threadpool_limits(1, "blas")  # searches run side by side: more threads would wait for each other
+        if self.token is not None:
+            self._sweep()
         with self.holder.use() as opened:
             if len(opened.index) >= SCAN_ITEMS:
                 scan.engines.load()
             opened.warm_up()
             if self.settings.preload:
                 self.load_image_network(opened)
+
+    def _sweep(self) -> None:
+        try:
+            with self.holder.writing, self.holder.use() as opened:
+                uploads.sweep(opened.index)
+        except (DCMHError, OSError) as error:  # another process writes, or the disk is full: next time
+            logs.events.warning("the uploads were not swept: %s", error)
 
     def load_image_network(self, opened: OpenIndex) -> None:
         """Load the image network once. It takes one thread per picture, so that health checks keep answering."""

@@ -23,9 +23,10 @@ from dcmh.errors import BusyError, ImageError, UnknownWords
 from dcmh.inputs import images
 from dcmh.inputs.images import FORMATS
 from dcmh.search import SearchIndex
+from dcmh.service import logs
 from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.settings import Settings
-from dcmh.stores.base import UPLOADED, UPLOADS
+from dcmh.stores.base import UPLOADED, UPLOADED_FILE, UPLOADS, Item
 from dcmh.util.atomic import whole_file
 from dcmh.util.locks import locked
 
@@ -33,6 +34,8 @@ MAX_FIELDS = 70  # of a form, besides its picture
 FIELD_BYTES = 64_000
 LOCK_SECONDS = 10.0  # to wait for another worker's change
 ACCEPTED = "JPEG, PNG, WebP, GIF, BMP and TIFF files are accepted."
+REMOVED = ".removed-"  # prefix of a picture while its item is being removed
+ORPHANS = "orphans"  # folder in uploads for pictures that belong to no item
 SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tiff"}
 
 
@@ -163,6 +166,7 @@ def add_item(
                 labels=np.ones((1, len(labels)), np.uint8) if labels else None,
                 label_names=labels or None,
                 ids=[name],
+                uploaded=True,
             )
         except BaseException:
             if file is not None and stored:
@@ -175,11 +179,67 @@ def remove_item(index: SearchIndex, number: int) -> None:
     """Remove an item and its uploaded picture; other picture files stay."""
     with _exclusive(index.folder):
         item = index.store.get([number]).get(number)
-        if item is None or not index.remove([number]):
+        if item is None:
             raise no_item(number)
-        path = index.path_of(item)
-        if path is not None and item.name.startswith(UPLOADED):
-            path.unlink(missing_ok=True)
+        file = _uploaded_file(index, item)
+        with contextlib.nullcontext() if file is None else _removed(file):
+            if not index.remove([number]):
+                raise no_item(number)
+
+
+def sweep(index: SearchIndex) -> None:
+    """Finish what a kill has interrupted.
+
+    A photo whose deletion was not committed is restored, one whose item is gone is deleted, an item whose photo is gone is
+    removed. A picture that belongs to no item, such as one of a rebuilt index, is moved to uploads/orphans.
+    """
+    folder = index.folder / UPLOADS
+    if not folder.is_dir():
+        return
+    with _exclusive(index.folder):
+        for path in sorted(folder.iterdir()):
+            name = path.name.removeprefix(REMOVED)
+            if path.name.startswith(".") and path.suffix == ".part":  # a draft
+                path.unlink(missing_ok=True)
+            elif not UPLOADED_FILE.fullmatch(name):
+                continue
+            elif index.store.find(f"{UPLOADED}{name}") is not None:
+                if name != path.name:
+                    path.replace(folder / name)
+            elif name != path.name:
+                path.unlink(missing_ok=True)
+            else:
+                (folder / ORPHANS).mkdir(exist_ok=True)
+                path.replace(folder / ORPHANS / name)
+                logs.events.info("moved %s to %s/%s: no item has it", name, UPLOADS, ORPHANS)
+        uploads = [item for item in index.store.uploads() if item.path is not None]
+        gone = [item.id for item in uploads if (file := _uploaded_file(index, item)) is None or not file.is_file()]
+        if gone:
+            index.remove(gone)
+            logs.events.info("removed %d uploaded items without their pictures", len(gone))
+
+
+def _uploaded_file(index: SearchIndex, item: Item) -> Path | None:
+    """The uploaded picture of an item; None for an item that is not an upload, or whose file is not among the uploads."""
+    path = index.path_of(item) if item.uploaded else None
+    inside = path is not None and path.resolve().parent == (index.folder / UPLOADS).resolve()
+    return path if inside else None
+
+
+@contextlib.contextmanager
+def _removed(file: Path) -> Iterator[None]:
+    """Hide a file within the block; it is deleted at the end, and comes back if the block raises."""
+    hidden = file.with_name(f"{REMOVED}{file.name}")
+    with contextlib.suppress(FileNotFoundError):
+        file.replace(hidden)
+        _sync(file.parent)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            hidden.replace(file)
+        raise
+    hidden.unlink(missing_ok=True)
 
 
 def _check_encodable(index: SearchIndex, data: bytes | None, text: str | None) -> None:
@@ -204,12 +264,17 @@ def _store(file: Path, data: bytes) -> None:
     """Write a file atomically and durably."""
     with whole_file(file) as draft:
         draft.write_bytes(data)
+    _sync(file.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable."""
     with contextlib.suppress(OSError, AttributeError):  # Windows cannot open a folder
-        folder = os.open(file.parent, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(handle)
         finally:
-            os.close(folder)
+            os.close(handle)
 
 
 @contextlib.contextmanager
