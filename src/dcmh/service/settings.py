@@ -35,6 +35,10 @@ class Settings:
     waiting: int = 64
     """Maximum number of pictures that are uploaded, waiting or being encoded at the same time."""
     picture_threads: int = field(default_factory=lambda: max(1, min(4, _cores() - 1)))
+    decode_seconds: float = 10.0
+    """Limit for decoding one picture, of a client or for a thumbnail."""
+    decode_megabytes: int = 1000
+    """Limit for the memory that decoding one picture takes."""
     preload: bool = False
     """Load the image network at the start. Otherwise the first picture loads it, and other queries wait for a moment."""
     thumbnail_bytes: int = 32_000_000
@@ -53,6 +57,8 @@ class Settings:
             ("megapixels", 1),
             ("waiting", 1),
             ("picture_threads", 1),
+            ("decode_seconds", 0.01),
+            ("decode_megabytes", 1),
         ):
             value = getattr(self, name)
             if not value >= least:

@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from dcmh.errors import DCMHError, ImageError, QueryError
 from dcmh.index import scan
+from dcmh.inputs.decoding import SIZE
+from dcmh.inputs.sandbox import Sandbox, SandboxedPicture
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
@@ -184,6 +188,9 @@ class Service:
         self.searches = BoundedPool("search", SEARCH_THREADS, MAX_SEARCHES)
         self.pictures = BoundedPool("pictures", settings.picture_threads, settings.waiting)
         self.previews = BoundedPool("thumbnails", THUMBNAIL_THREADS, MAX_SEARCHES)
+        limits = (settings.decode_seconds, settings.decode_megabytes)
+        self.sandbox = Sandbox(settings.picture_threads, *limits)  # for pictures that clients send
+        self.preview_sandbox = Sandbox(THUMBNAIL_THREADS, *limits)
         self.active = 0
         self._large = threading.Lock()
         self._loading = threading.Lock()
@@ -233,18 +240,22 @@ class Service:
 
     def encode(self, opened: OpenIndex, data: bytes) -> tuple[Query, str]:
         """The query for a picture, and its modality."""
-        _, pixels = uploads.inspect_image(data, self.settings)
-        if opened.index.encoders.picture is None:
-            raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
+        with self.sandbox.open(data) as picture:
+            _, count = uploads.inspect_image(picture, self.settings)
+            if opened.index.encoders.picture is None:
+                raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
+            pixels = self.decode(picture, count)
         self.load_image_network(opened)
-        with self._large if pixels > LARGE_PIXELS else contextlib.nullcontext():
+        query, request = opened.index.ask(image=pixels)
+        return query, request.modality
+
+    def decode(self, picture: SandboxedPicture, count: int) -> NDArray[np.uint8]:
+        """The pixels of a client's picture as the network takes them. Large ones, by their count, one at a time."""
+        with self._large if count > LARGE_PIXELS else contextlib.nullcontext():
             try:
-                query, request = opened.index.ask(image=data)
-                return query, request.modality
-            except QueryError as error:
-                if isinstance(error.__cause__, ImageError):
-                    raise uploads.damaged(error.__cause__) from error
-                raise
+                return picture.decode(SIZE)
+            except ImageError as error:
+                raise uploads.damaged(error) from error
 
     def preload(self) -> None:
         """Load before the first request what it would otherwise wait for.
@@ -260,6 +271,7 @@ class Service:
             opened.warm_up()
             if self.settings.preload:
                 self.load_image_network(opened)
+                self.sandbox.start()
 
     def _sweep(self) -> None:
         try:
@@ -302,6 +314,8 @@ class Service:
             self.save()
         for pool in (self.searches, self.pictures, self.previews):
             pool.close()
+        for sandbox in (self.sandbox, self.preview_sandbox):
+            sandbox.close()
         if self._blas is not None:
             self._blas.restore_original_limits()
         self.holder.close()

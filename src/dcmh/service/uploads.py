@@ -6,22 +6,18 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import io
 import os
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from dcmh.errors import BusyError, ImageError, UnknownWords
-from dcmh.inputs import images
-from dcmh.inputs.images import FORMATS
+from dcmh.inputs.sandbox import SandboxedPicture
 from dcmh.search import SearchIndex
 from dcmh.service import logs
 from dcmh.service.problems import Problem, no_item, not_encodable
@@ -95,18 +91,14 @@ async def _checked(fields: list[tuple[str, str | UploadFile]], settings: Setting
     return Form(image, texts)
 
 
-def inspect_image(data: bytes, settings: Settings) -> tuple[str, int]:
+def inspect_image(picture: SandboxedPicture, settings: Settings) -> tuple[str, int]:
     """The format of a picture and its number of pixels, from its header; a problem where either is not accepted."""
+    if picture.source == b"":
+        raise Problem(415, "The file is empty.", ACCEPTED)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
-                kind, pixels = str(picture.format), picture.width * picture.height
-    except Image.DecompressionBombError:
-        kind, pixels = "", 10**18
-    except Exception as error:  # Pillow raises almost anything on damaged files
-        title = "The file is empty." if not data else "The file is not a picture."
-        raise Problem(415, title, ACCEPTED) from error
+        kind, pixels = picture.inspect()
+    except ImageError as error:
+        raise Problem(415, "The file is not a picture.", ACCEPTED) from error
     if pixels > settings.megapixels * 10**6:
         hint = f"The limit is {settings.megapixels} megapixels. Send a smaller one."
         raise Problem(413, "The picture has too many pixels.", hint)
@@ -148,9 +140,9 @@ def add_item(
 ) -> tuple[int, bool]:
     """Add an item, on the disk when this returns: its id, and whether it is new.
 
-    The same picture, or the same text without a picture, is the same item.
+    The same picture, or the same text without a picture, is the same item. The picture was decoded within limits before.
     """
-    _check_encodable(index, data, text)
+    _check_text(index, data, text)
     digest = hashlib.blake2b(data if data is not None else (text or "").encode(), digest_size=16).hexdigest()
     file = index.folder / UPLOADS / f"{digest}.{SUFFIXES[kind]}" if data is not None else None
     name = f"{UPLOADED}{file.name if file else digest}"
@@ -242,15 +234,14 @@ def _removed(file: Path) -> Iterator[None]:
     hidden.unlink(missing_ok=True)
 
 
-def _check_encodable(index: SearchIndex, data: bytes | None, text: str | None) -> None:
-    """Raise a problem for what cannot be indexed, before anything is written."""
-    if data is not None:
-        if index.encoders.picture is None:
-            raise Problem(422, "The model of this index takes no pictures.", "Send text.", kind="query-not-encodable")
-        try:
-            images.decode(data, 32)
-        except ImageError as error:
-            raise damaged(error) from error
+def check_pictures_taken(index: SearchIndex) -> None:
+    """Raise a problem unless the model takes pictures."""
+    if index.encoders.picture is None:
+        raise Problem(422, "The model of this index takes no pictures.", "Send text.", kind="query-not-encodable")
+
+
+def _check_text(index: SearchIndex, data: bytes | None, text: str | None) -> None:
+    """Raise a problem for a text that cannot be indexed, before anything is written."""
     if text is not None and (data is None or index.encoders.text is None):
         try:
             known = index.ask(text=text)[1].known
