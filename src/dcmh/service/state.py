@@ -28,7 +28,7 @@ from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
 from dcmh.search.results import Query
 from dcmh.service import logs, schemas, uploads
-from dcmh.service.limits import BoundedPool, RateLimiter
+from dcmh.service.limits import BodySlots, BoundedPool, Connections, RateLimiter
 from dcmh.service.metrics import Metrics
 from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
@@ -191,6 +191,8 @@ class Service:
         limits = (settings.decode_seconds, settings.decode_megabytes)
         self.sandbox = Sandbox(settings.picture_threads, *limits)  # for pictures that clients send
         self.preview_sandbox = Sandbox(THUMBNAIL_THREADS, *limits)
+        self.bodies = BodySlots(settings.waiting, settings.uploads_per_client, settings.upload_seconds)
+        self.connections = Connections(settings)
         self.active = 0
         self._large = threading.Lock()
         self._loading = threading.Lock()
@@ -334,8 +336,13 @@ def _read_measures(path: Path) -> list[schemas.Measured]:
     """For each direction of the model's report: precision and recall within each radius; None for too few pairs."""
     if not path.is_file():
         return []
-    report = json.loads(path.read_text(encoding="utf-8"))
-    return [_direction(name, record) for name, record in report.items() if "_to_" in name]
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        return [_direction(name, record) for name, record in report.items() if "_to_" in name]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        logs.events.warning("the report of the model is damaged, so no measurements are shown: %s: %s", path, reason)
+        return []
 
 
 def _direction(name: str, record: dict[str, Any]) -> schemas.Measured:

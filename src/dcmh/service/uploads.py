@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -10,6 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from starlette.datastructures import UploadFile
@@ -25,6 +25,9 @@ from dcmh.service.settings import Settings
 from dcmh.stores.base import UPLOADED, UPLOADED_FILE, UPLOADS, Item
 from dcmh.util.atomic import whole_file
 from dcmh.util.locks import locked
+
+if TYPE_CHECKING:
+    from dcmh.service.state import Service
 
 MAX_FIELDS = 70  # of a form, besides its picture
 FIELD_BYTES = 64_000
@@ -54,17 +57,16 @@ class Form:
         return [value for key, value in self.fields if key == name]
 
 
-async def read_form(request: Request, settings: Settings, *, needs_image: bool = True) -> Form:
+async def read_form(request: Request, service: Service, *, needs_image: bool = True) -> Form:
     """The multipart form of a request."""
+    settings = service.settings
     if media_type(request) != "multipart/form-data":
         raise Problem(
             415, "A form is needed.", "Send multipart/form-data with a file in the field image.", kind="not-a-form"
         )
     try:
-        async with asyncio.timeout(settings.upload_seconds):
+        async with service.bodies.receive(client_of(request)):
             form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES)
-    except TimeoutError:
-        raise Problem(408, "The upload took too long.", f"The limit is {settings.upload_seconds:.0f} s.") from None
     except ClientDisconnect:
         raise Problem(400, "The upload was interrupted.", "Send it again.") from None
     except (HTTPException, UnicodeError, ValueError, LookupError) as error:
@@ -103,6 +105,11 @@ def inspect_image(picture: SandboxedPicture, settings: Settings) -> tuple[str, i
         hint = f"The limit is {settings.megapixels} megapixels. Send a smaller one."
         raise Problem(413, "The picture has too many pixels.", hint)
     return kind, pixels
+
+
+def client_of(request: Request) -> str:
+    """The address of the client, by which its uploads are limited."""
+    return request.client.host if request.client else "-"
 
 
 def media_type(request: Request) -> str:

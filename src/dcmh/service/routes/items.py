@@ -100,9 +100,9 @@ async def thumbnail(
 async def add(request: Request) -> Response:
     service: Service = request.app.state.service
     uploads.check_token(request.headers.get("authorization"), service.token)
+    form = await uploads.read_form(request, service, needs_image=False)
+    text, labels = _text_and_labels(form)
     with service.pictures.slot():
-        form = await uploads.read_form(request, service.settings, needs_image=False)
-        text, labels = _text_and_labels(form)
 
         def write() -> tuple[schemas.Item, bool]:
             kind = ""
