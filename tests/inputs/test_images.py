@@ -1,7 +1,10 @@
 """Pictures: every colour mode, orientation and damage a folder of photos can hold."""
 
 import io
+import os
 import struct
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -223,3 +226,79 @@ def test_unreadable_finds_the_bad_ones_and_reports_progress(tmp_path):
     assert {values[row]: reason for row, reason in failed.items() if isinstance(values[row], str)} == reasons
     assert len(failed) == len(reasons) + 1
     assert seen == [(done, len(values)) for done in range(1, len(values) + 1)]
+
+
+class TestLimits:
+    @pytest.mark.parametrize("progressive", [False, True])
+    def test_scans(self, tmp_path, progressive):
+        jpeg = encoded(Image.fromarray(smooth(64, 48)), "JPEG", progressive=progressive)
+        start, end = jpeg.rindex(b"\xff\xda"), jpeg.rindex(b"\xff\xd9")
+        before = jpeg.count(b"\xff\xda") - 1
+        for scans in (1, images.MAX_SCANS - before, images.MAX_SCANS - before + 1, 3000):
+            (tmp_path / "a.jpg").write_bytes(jpeg[:start] + scans * jpeg[start:end] + jpeg[end:])
+            for source in (tmp_path / "a.jpg", (tmp_path / "a.jpg").read_bytes()):
+                if scans + before > images.MAX_SCANS:
+                    with pytest.raises(ImageError, match="scans, more than the limit of 64"):
+                        images.decode(source, SIZE)
+                    with pytest.raises(ImageError, match="scans, more than the limit of 64"):
+                        images.thumbnail(source, SIZE)
+                else:
+                    assert images.count_scans(source) == scans + before
+                    if progressive or scans == 1:  # libjpeg refuses the others itself
+                        assert images.decode(source, SIZE).shape == (SIZE, SIZE, 3)
+
+    def test_markers_in_metadata_are_not_scans(self):
+        comment = b"\xff\xda" * 1000 + bytes(2)
+        data = encoded(Image.fromarray(smooth(64, 48)), "JPEG", comment=comment)
+        assert data.count(b"\xff\xda") > 1000
+        assert images.count_scans(data) == 1
+        assert images.decode(data, SIZE).shape == (SIZE, SIZE, 3)
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a process of its own")
+    @pytest.mark.parametrize("mode", ["I;16", "LA"])
+    def test_memory(self, tmp_path, mode):
+        """Conversion takes little more than the picture itself."""
+        if mode == "I;16":
+            Image.fromarray(np.zeros((7000, 7000), np.uint16)).save(tmp_path / "a.png")
+        else:
+            Image.new(mode, (7000, 7000)).save(tmp_path / "a.png")
+        code = (
+            "import resource, sys; from dcmh.inputs import images; images.decode(sys.argv[1], 224);"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path / "a.png")]
+        kilobytes = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        assert kilobytes < 600_000
+
+
+class TestStrips:
+    """Converting strip by strip gives the same values as converting everything at once."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch):
+        monkeypatch.setattr(images, "STRIP", 150)
+
+    def test_transparency(self):
+        noisy = Image.fromarray(np.dstack([noise(41, 37), noise(41, 37, 1)[:, :, 0]]))
+        palette = noisy.convert("RGB").quantize(32)
+        palette.info["transparency"] = 3
+        key = noisy.convert("RGB")
+        key.info["transparency"] = key.getpixel((5, 5))
+        for picture in (noisy, noisy.convert("LA"), palette, key):
+            white = Image.new("RGBA", picture.size, "white")
+            whole = Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
+            np.testing.assert_array_equal(np.asarray(images._to_rgb(picture)), np.asarray(whole))
+
+    @pytest.mark.parametrize("top", [1.0, 200.0, 65535.0])
+    @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.float32])
+    def test_deep_values(self, dtype, top):
+        values = (np.random.default_rng(0).random((41, 37)) * top).astype(dtype)
+        values[3, 4] = top
+        picture = Image.fromarray(values)
+        expected = values.astype(np.float64)
+        if dtype == np.uint16 or top > 255:
+            expected = expected / 257
+        elif dtype == np.float32 and top <= 1:
+            expected = expected * 255
+        expected = np.clip(np.rint(expected), 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(np.asarray(images._to_rgb(picture))[:, :, 0], expected)

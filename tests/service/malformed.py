@@ -56,6 +56,20 @@ def png_of(width: int, height: int, data: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
 
 
+def many_scans(count: int, size: tuple[int, int] = (64, 48)) -> bytes:
+    """A JPEG file that draws the same picture again and again."""
+    jpeg = picture("JPEG", size)
+    start, end = jpeg.index(b"\xff\xda"), jpeg.rindex(b"\xff\xd9")
+    return jpeg[:start] + count * jpeg[start:end] + jpeg[end:]
+
+
+def grey_16_bits(width: int, height: int) -> bytes:
+    """A small PNG file of many pixels of 16 bits."""
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((height, width), np.uint16)).save(file, "PNG")
+    return file.getvalue()
+
+
 def hostile_files() -> dict[str, bytes]:
     """Files that are no pictures, or pictures made to hurt."""
     gif = picture("GIF")

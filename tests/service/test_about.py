@@ -16,7 +16,7 @@ import dcmh
 from dcmh.methods import starter
 from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
-from dcmh.service import Settings, create_app, schemas
+from dcmh.service import Settings, create_app, schemas, state
 from dcmh.service.routes import page
 from toy_photos import load
 
@@ -224,3 +224,27 @@ class TestPage:
     def test_nothing_else_is(self, client):
         for path in ("/page/nothing.js", "/page/../app.py", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/"):
             problem(client.get(path), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    "report", ["{", "[]", '{"text_to_image": {"queries": 3}}', '{"text_to_image": 5}', "[" * 3000, "\udcff"]
+)
+def test_a_damaged_report_of_the_model_is_left_out(tmp_path, report):
+    path = tmp_path / "report.json"
+    path.write_bytes(report.encode(errors="surrogateescape"))
+    assert state._read_measures(path) == []
+
+
+def test_the_service_starts_without_map_in_the_report(own, serve):
+    path = own / "photos.dcmh" / "model" / "report.json"
+    report = json.loads(path.read_text())
+    for direction in report.values():
+        if isinstance(direction, dict):
+            direction.pop("map", None)
+    path.write_text(json.dumps(report))
+    assert serve().get("/api/info").json()["measured"] == []
+
+
+@pytest.mark.parametrize("text", [5, [5], [["a"]], [None], {"a": 1}, [True], []])
+def test_texts_of_another_type_are_refused(client, text):
+    problem(client.post("/api/encode", json={"text": text}), 422, "bad-parameter")

@@ -6,9 +6,10 @@ import io
 
 import malformed
 import pytest
-from malformed import MULTIPART, form, hostile_files, picture, png_of
+from malformed import MULTIPART, form, grey_16_bits, hostile_files, many_scans, picture, png_of
 from served import problem
 
+from dcmh.inputs.sandbox import Sandbox
 from dcmh.service import Settings, uploads
 from dcmh.service.problems import Problem
 
@@ -43,11 +44,41 @@ def test_a_picture_with_something_behind_it_is_only_a_picture(client):
 class TestBounds:
     def test_pixels(self):
         settings = Settings(megapixels=1)
-        assert uploads.inspect_image(png_of(1000, 1000), settings) == ("PNG", 10**6)
+        sandbox = Sandbox(1, 10, 500)
+        with sandbox.open(png_of(1000, 1000)) as accepted:
+            assert uploads.inspect_image(accepted, settings) == ("PNG", 10**6)
         for width, height in ((1001, 1000), (100_000, 100_000), (2**31 - 1, 1)):
-            with pytest.raises(Problem, match="too many pixels") as caught:
-                uploads.inspect_image(png_of(width, height), settings)
+            with (
+                sandbox.open(png_of(width, height)) as large,
+                pytest.raises(Problem, match="too many pixels") as caught,
+            ):
+                uploads.inspect_image(large, settings)
             assert caught.value.status == 413
+        sandbox.close()
+
+    @pytest.mark.parametrize("path", ["/api/search", "/api/encode", "/api/items"])
+    def test_time_and_memory_of_decoding(self, writer, path):
+        """A picture that takes too long ends the process that decodes it, not the service."""
+        service = writer.app.state.service
+        scans = many_scans(100)
+        assert "scans" in problem(writer.post(path, files={"image": scans}), 422, "damaged-picture")["title"]
+        large = grey_16_bits(3000, 3000)
+        for sandbox, reason in ((Sandbox(1, 0.02, 1000), "longer than"), (Sandbox(1, 30, 30), "more than 30 MB")):
+            sandbox.start()
+            service.sandbox, before = sandbox, service.sandbox
+            assert reason in problem(writer.post(path, files={"image": large}), 422, "damaged-picture")["title"]
+            sandbox.close()
+            service.sandbox = before
+        assert writer.post("/api/search", files={"image": large}).status_code == 200
+
+    def test_thumbnails_are_made_within_the_same_limits(self, writer):
+        item = writer.post("/api/items", files={"image": grey_16_bits(2000, 2000)}).json()
+        service = writer.app.state.service
+        service.preview_sandbox = Sandbox(1, 0.005, 1000)
+        service.preview_sandbox.start()
+        problem(writer.get(item["thumbnail"]), 404, "no-picture")
+        service.preview_sandbox.seconds = 10
+        assert writer.get(item["thumbnail"]).status_code == 200
 
     def test_bytes_of_a_picture(self, serve):
         client = serve(upload_bytes=10_000)

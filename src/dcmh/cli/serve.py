@@ -27,6 +27,13 @@ def serve(
     token_file: Path | None = None,
     allow_host: Annotated[list[str] | None, Parameter(negative="")] = None,
     rate: float = 500.0,
+    connections: int = 512,
+    header_seconds: float = 10.0,
+    idle_seconds: float = 5.0,
+    upload_seconds: float = 60.0,
+    uploads_per_client: int = 16,
+    decode_seconds: float = 10.0,
+    decode_megabytes: int = 1000,
     log: str = "-",
     json: Switch = False,
 ) -> int:
@@ -52,6 +59,20 @@ def serve(
         A host name that requests may be for, such as that of a reverse proxy; may be repeated.
     rate
         Maximum number of requests per second and client, in each worker; 0 is no limit. A picture counts as ten.
+    connections
+        Maximum number of connections to each worker. Beyond it, those that wait for a request are closed.
+    header_seconds
+        Maximum time for a client to send the header of a request.
+    idle_seconds
+        How long a connection is kept without a request.
+    upload_seconds
+        Maximum time for the body of a request to arrive.
+    uploads_per_client
+        Maximum number of uploads that one client sends at the same time to each worker.
+    decode_seconds
+        Maximum time for decoding a picture.
+    decode_megabytes
+        Maximum memory for decoding a picture.
     log
         File for the access log; - is stderr, none is no log.
     json
@@ -68,6 +89,13 @@ def serve(
             read_only=read_only,
             hosts=tuple(name.lower() for name in allow_host or ()),
             rate=rate,
+            connections=connections,
+            header_seconds=header_seconds,
+            idle_seconds=idle_seconds,
+            upload_seconds=upload_seconds,
+            uploads_per_client=uploads_per_client,
+            decode_seconds=decode_seconds,
+            decode_megabytes=decode_megabytes,
             access_log=None if log == "none" else log,
             parent=os.getpid() if workers > 1 else None,
         )

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +21,13 @@ from dcmh.errors import ImageError, ParameterError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow reads more, some of which run programs
 MAX_MEGAPIXELS = 100
+MAX_SCANS = 64  # of a JPEG file; usual are 1 to 12, and each one is a pass over the whole picture
+STRIP = 1 << 20  # pixels that are converted at a time, so that a large picture needs little more than its own memory
 
 Source = str | Path | bytes | NDArray[np.uint8]
 
 _ORIENTATION_TAG = 0x0112
+_SEGMENT = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")  # markers of a JPEG file that a length follows
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -76,6 +80,23 @@ def thumbnail(source: Source, size: int) -> bytes:
         if picture.mode in ("RGB", "RGBA", "L"):  # values of other modes cannot be averaged
             picture.thumbnail((2 * size, 2 * size), Image.Resampling.BOX)
         return _jpeg(_to_rgb(picture), size)
+
+
+def inspect(source: str | Path | bytes) -> tuple[str, int]:
+    """The format of a picture and its number of pixels, from its header alone."""
+    try:
+        if _byte_count(source) == 0:
+            raise ImageError("empty file")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as picture:
+                return str(picture.format), picture.width * picture.height
+    except Image.DecompressionBombError as error:
+        return "", _pixels_in(error)
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises almost anything on damaged files
+        raise ImageError(_reason(error, source)) from error
 
 
 def content_hash(source: Source) -> bytes:
@@ -146,16 +167,36 @@ def _open(source: str | Path | bytes) -> Image.Image:
     try:
         picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        # Pillow itself refuses much larger pictures; the number of pixels is only in its message.
-        number = re.search(r"\d+", str(error))
-        pixels = int(number.group()) if number else 2 * MAX_MEGAPIXELS * 10**6
+        pixels = _pixels_in(error)
         if pixels <= MAX_MEGAPIXELS * 10**6:  # only if warnings are errors
             raise
         raise ImageError(_too_large(pixels)) from error
     if picture.width * picture.height > MAX_MEGAPIXELS * 10**6:
         picture.close()
         raise ImageError(_too_large(picture.width * picture.height))
+    if picture.format in ("JPEG", "MPO") and (scans := count_scans(source)) > MAX_SCANS:
+        picture.close()
+        raise ImageError(f"a JPEG file of at least {scans} scans, more than the limit of {MAX_SCANS}")
     return picture
+
+
+def count_scans(source: str | Path | bytes) -> int:
+    """An upper bound of the number of scans in a JPEG file; beyond MAX_SCANS it is a lower one."""
+    data = source if isinstance(source, bytes) else Path(source).read_bytes()
+    bound = data.count(b"\xff\xda")  # also counts what metadata and thumbnails contain
+    if bound <= MAX_SCANS:
+        return bound
+    scans, position = 0, 2
+    while scans <= MAX_SCANS and (segment := _SEGMENT.search(data, position)):
+        scans += segment[0] == b"\xff\xda"
+        position = segment.end() + int.from_bytes(data[segment.end() : segment.end() + 2], "big")
+    return scans
+
+
+def _pixels_in(error: Exception) -> int:
+    """The size of a picture that Pillow itself refuses, which is only in its message."""
+    number = re.search(r"\d+", str(error))
+    return int(number.group()) if number else 2 * MAX_MEGAPIXELS * 10**6
 
 
 def _byte_count(source: str | Path | bytes) -> int:
@@ -187,21 +228,48 @@ def _to_rgb(picture: Image.Image) -> Image.Image:
     if picture.mode.startswith("I") or picture.mode == "F":
         picture = _deep_to_8_bits(picture)
     if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        white = Image.new("RGBA", picture.size, "white")
-        return Image.alpha_composite(white, picture).convert("RGB")
+        return _by_strips(picture, "RGB", _on_white)
     return picture if picture.mode == "RGB" else picture.convert("RGB")
+
+
+def _on_white(strip: Image.Image) -> Image.Image:
+    strip = strip.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip).convert("RGB")
 
 
 def _deep_to_8_bits(picture: Image.Image) -> Image.Image:
     """Grey values of 16 or 32 bits, or floats, as 8 bits."""
-    values = np.nan_to_num(np.asarray(picture).astype(np.float64))
-    top = values.max(initial=0)
-    if picture.mode.startswith("I;16") or top > 255:
-        values = values / 257  # 65535 becomes 255
-    elif picture.mode == "F" and top <= 1:
-        values = values * 255
-    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+    scale = 1.0
+    if picture.mode.startswith("I;16"):
+        scale = 1 / 257  # 65535 becomes 255
+    else:
+        top = max((_values(strip).max(initial=0) for _, strip in _strips(picture)), default=0)
+        scale = 1 / 257 if top > 255 else 255.0 if picture.mode == "F" and top <= 1 else 1.0
+
+    def convert(strip: Image.Image) -> Image.Image:
+        values = _values(strip) / 257 if scale < 1 else _values(strip) * scale
+        return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+
+    return _by_strips(picture, "L", convert)
+
+
+def _values(picture: Image.Image) -> NDArray[np.float64]:
+    return np.nan_to_num(np.asarray(picture).astype(np.float64))
+
+
+def _by_strips(picture: Image.Image, mode: str, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """Convert a picture to a mode strip by strip, without a second copy of it in between."""
+    converted = Image.new(mode, picture.size)
+    for top, strip in _strips(picture):
+        converted.paste(convert(strip), (0, top))
+    return converted
+
+
+def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """The picture in strips of about STRIP pixels, each with its first row."""
+    rows = max(1, STRIP // max(1, picture.width))
+    for top in range(0, picture.height, rows):
+        yield top, picture.crop((0, top, picture.width, min(top + rows, picture.height)))
 
 
 def _fit(picture: Image.Image, size: int) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ import numpy as np
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
-from dcmh.stores.base import UPLOADED, Item, Store
+from dcmh.stores.base import Item, Store
 from dcmh.util.atomic import check_spelling
 
 HASH = 16  # bytes of a picture's hash, with which a content begins
@@ -88,6 +88,7 @@ class Comparison:
 
     `entries` are the items that are not clearly unchanged, in the data's order; `gone` the items that are not in the
     data, by content, as an item may only have moved. With `partial` the data is not all that is indexed, so nothing is gone.
+    With `uploaded` it comes from a client of the service; other data cannot replace what such clients have added.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class Comparison:
         root: Path | None,
         *,
         partial: bool,
+        uploaded: bool = False,
     ) -> None:
+        self.uploaded = uploaded
         self.store = store
         self.data = data
         self.sources = sources
@@ -121,8 +124,10 @@ class Comparison:
         known = 0
         for before in self._known():
             item = described.get(before.name)
-            if item is None and before.name.startswith(UPLOADED):
-                continue  # never was in the data
+            if before.uploaded and not self.uploaded:  # never was in the data
+                if described.pop(before.name, None) is not None:
+                    self.changes.skipped.append((before.name, "its id is that of an uploaded item"))
+                continue
             if item is None:
                 self.gone.setdefault(before.content or b"", []).append(before)
                 continue
@@ -182,6 +187,7 @@ class Comparison:
             None,
             size,
             mtime,
+            uploaded=self.uploaded,
         )
 
     def rest(self, row: int) -> bytes:

@@ -332,8 +332,8 @@ class SearchIndex:
         return self._path(item, self.root)
 
     def _path(self, item: Item, root: Path | None) -> Path | None:
-        if item.path is not None and item.name.startswith(UPLOADED):
-            return self.folder / UPLOADS / item.name.removeprefix(UPLOADED)
+        if item.path is not None and item.uploaded:
+            return self.folder / UPLOADS / os.path.basename(item.name.removeprefix(UPLOADED))
         return None if item.path is None else Path(item.path) if root is None else root / item.path
 
     # -- changing ---------------------------------------------------------------------------------------------------
@@ -366,10 +366,12 @@ class SearchIndex:
         labels: Any = None,
         label_names: Sequence[str] | None = None,
         ids: Sequence[str] | None = None,
+        uploaded: bool = False,
     ) -> list[int]:
         """Add items, or replace those with the same name; returns their ids. Names are paths, unless `ids` are given.
 
-        If some cannot be indexed the others are added, and an error says which.
+        If some cannot be indexed the others are added, and an error says which. `uploaded` is for the service: the files
+        are in the folder of uploads, belong to the index and are removed with their items.
         """
         from dcmh.search.update import Update
 
@@ -383,7 +385,7 @@ class SearchIndex:
         data = Dataset(columns, labels=labels, label_names=label_names, ids=names)
         with self.store.writer():
             self.refresh()
-            update = Update(self.store, self.encoders, data, root=self.root, partial=True)
+            update = Update(self.store, self.encoders, data, root=self.root, partial=True, uploaded=uploaded)
             changes = update.run()
             self.store.read(update.touched)
             added = [item.id for name in data.ids if (item := self.store.find(name)) is not None]

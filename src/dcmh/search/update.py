@@ -55,6 +55,7 @@ class Update:
         root: Path | None,
         keep: bool = False,
         partial: bool = False,
+        uploaded: bool = False,
         progress: Progress | None = None,
     ) -> None:
         self.store = store
@@ -69,7 +70,7 @@ class Update:
         self.text = None if self.joint else shown  # has a code of its own: a new text does not change the picture's
         self.sources = [name for name in self.modalities if name != self.text]  # what an item's content is made of
         self.code_names = [JOINT] if self.joint else self.sources
-        self.compared = Comparison(store, data, self.sources, shown, root, partial=partial)
+        self.compared = Comparison(store, data, self.sources, shown, root, partial=partial, uploaded=uploaded)
         self.changes = self.compared.changes
         self.touched: set[int] = set()
         self._seen: dict[bytes, Content] = {}

@@ -99,7 +99,7 @@ class _RequestCycle:
         headers = Headers(scope=scope)
         self._check_host(headers.get("host", ""))
         writes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
-        if writes and headers.get("sec-fetch-site") == "cross-site":
+        if writes and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             hint = "Send it from the page of this server."
             raise Problem(403, "Requests from other sites are refused.", hint, kind="cross-site")
         if scope["path"] not in UNLIMITED:

@@ -73,7 +73,7 @@ def _in_process(uvicorn: Any, index: str, settings: Settings) -> Ready:
     app = create_app(index, settings)
     with app.state.service.holder.use() as opened:
         items = len(opened.index)
-    server = uvicorn.Server(_config(uvicorn, app))
+    server = uvicorn.Server(_config(uvicorn, settings, app))
 
     def run(listener: socket.socket) -> None:
         # uvicorn raises the signal again after its shutdown.
@@ -94,7 +94,7 @@ def _with_workers(uvicorn: Any, index: str, settings: Settings, workers: int) ->
     with SearchIndex.open(index) as opened:
         items = len(opened)
     os.environ |= {INDEX: index, **settings.to_environment()}
-    config = _config(uvicorn, f"{app.__module__}:{app.__name__}", factory=True, workers=workers)
+    config = _config(uvicorn, settings, f"{app.__module__}:{app.__name__}", factory=True, workers=workers)
 
     def run(listener: socket.socket) -> None:
         with tempfile.TemporaryDirectory(prefix="dcmh-") as shared:
@@ -104,7 +104,9 @@ def _with_workers(uvicorn: Any, index: str, settings: Settings, workers: int) ->
     return Ready(items, run)
 
 
-def _config(uvicorn: Any, app: Any, **options: Any) -> Any:
+def _config(uvicorn: Any, settings: Settings, app: Any, **options: Any) -> Any:
+    from dcmh.service import connections
+
     return uvicorn.Config(
         app,
         log_config=None,
@@ -112,6 +114,7 @@ def _config(uvicorn: Any, app: Any, **options: Any) -> Any:
         server_header=False,
         proxy_headers=False,  # clients must not choose the address by which they are rate limited
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        **connections.options(settings),
         **options,
     )
 

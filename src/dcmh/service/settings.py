@@ -35,6 +35,18 @@ class Settings:
     waiting: int = 64
     """Maximum number of pictures that are uploaded, waiting or being encoded at the same time."""
     picture_threads: int = field(default_factory=lambda: max(1, min(4, _cores() - 1)))
+    uploads_per_client: int = 16
+    """Maximum number of bodies that one client sends at the same time. Beyond it, the slowest is given up for a new one."""
+    connections: int = 512
+    """Maximum number of connections to a worker; fewer where the limit of file descriptors is low."""
+    header_seconds: float = 10.0
+    """Limit for the header of a request, and for the first byte of a new connection."""
+    idle_seconds: float = 5.0
+    """How long a connection is kept without a request."""
+    decode_seconds: float = 10.0
+    """Limit for decoding one picture, of a client or for a thumbnail."""
+    decode_megabytes: int = 1000
+    """Limit for the memory that decoding one picture takes."""
     preload: bool = False
     """Load the image network at the start. Otherwise the first picture loads it, and other queries wait for a moment."""
     thumbnail_bytes: int = 32_000_000
@@ -53,6 +65,13 @@ class Settings:
             ("megapixels", 1),
             ("waiting", 1),
             ("picture_threads", 1),
+            ("uploads_per_client", 1),
+            ("upload_seconds", 0.01),
+            ("connections", 1),
+            ("header_seconds", 0.01),
+            ("idle_seconds", 1),
+            ("decode_seconds", 0.01),
+            ("decode_megabytes", 1),
         ):
             value = getattr(self, name)
             if not value >= least:

@@ -15,16 +15,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from dcmh.errors import DCMHError, ImageError, QueryError
 from dcmh.index import scan
+from dcmh.inputs.decoding import SIZE
+from dcmh.inputs.sandbox import Sandbox, SandboxedPicture
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
 from dcmh.search.results import Query
 from dcmh.service import logs, schemas, uploads
-from dcmh.service.limits import BoundedPool, RateLimiter
+from dcmh.service.limits import BodySlots, BoundedPool, Connections, RateLimiter
 from dcmh.service.metrics import Metrics
 from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
@@ -185,6 +189,11 @@ class Service:
         self.searches = BoundedPool("search", SEARCH_THREADS, MAX_SEARCHES)
         self.pictures = BoundedPool("pictures", settings.picture_threads, settings.waiting)
         self.previews = BoundedPool("thumbnails", THUMBNAIL_THREADS, MAX_SEARCHES)
+        limits = (settings.decode_seconds, settings.decode_megabytes)
+        self.sandbox = Sandbox(settings.picture_threads, *limits)  # for pictures that clients send
+        self.preview_sandbox = Sandbox(THUMBNAIL_THREADS, *limits)
+        self.bodies = BodySlots(settings.waiting, settings.uploads_per_client, settings.upload_seconds)
+        self.connections = Connections(settings)
         self.active = 0
         self._large = threading.Lock()
         self._loading = threading.Lock()
@@ -234,18 +243,22 @@ class Service:
 
     def encode(self, opened: OpenIndex, data: bytes) -> tuple[Query, str]:
         """The query for a picture, and its modality."""
-        _, pixels = uploads.inspect_image(data, self.settings)
-        if opened.index.encoders.picture is None:
-            raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
+        with self.sandbox.open(data) as picture:
+            _, count = uploads.inspect_image(picture, self.settings)
+            if opened.index.encoders.picture is None:
+                raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
+            pixels = self.decode(picture, count)
         self.load_image_network(opened)
-        with self._large if pixels > LARGE_PIXELS else contextlib.nullcontext():
+        query, request = opened.index.ask(image=pixels)
+        return query, request.modality
+
+    def decode(self, picture: SandboxedPicture, count: int) -> NDArray[np.uint8]:
+        """The pixels of a client's picture as the network takes them. Large ones, by their count, one at a time."""
+        with self._large if count > LARGE_PIXELS else contextlib.nullcontext():
             try:
-                query, request = opened.index.ask(image=data)
-                return query, request.modality
-            except QueryError as error:
-                if isinstance(error.__cause__, ImageError):
-                    raise uploads.damaged(error.__cause__) from error
-                raise
+                return picture.decode(SIZE)
+            except ImageError as error:
+                raise uploads.damaged(error) from error
 
     def preload(self) -> None:
         """Load before the first request what it would otherwise wait for.
@@ -253,12 +266,22 @@ class Service:
         That is the sentence encoder and, for many items, the compiled scan; the image network only with the setting.
         """
         self._blas = threadpool_limits(1, "blas")  # searches run side by side: more threads would wait for each other
+        if self.token is not None:
+            self._sweep()
         with self.holder.use() as opened:
             if len(opened.index) >= SCAN_ITEMS:
                 scan.engines.load()
             opened.warm_up()
             if self.settings.preload:
                 self.load_image_network(opened)
+                self.sandbox.start()
+
+    def _sweep(self) -> None:
+        try:
+            with self.holder.writing, self.holder.use() as opened:
+                uploads.sweep(opened.index)
+        except (DCMHError, OSError) as error:  # another process writes, or the disk is full: next time
+            logs.events.warning("the uploads were not swept: %s", error)
 
     def load_image_network(self, opened: OpenIndex) -> None:
         """Load the image network once. It takes one thread per picture, so that health checks keep answering."""
@@ -294,6 +317,8 @@ class Service:
             self.save()
         for pool in (self.searches, self.pictures, self.previews):
             pool.close()
+        for sandbox in (self.sandbox, self.preview_sandbox):
+            sandbox.close()
         if self._blas is not None:
             self._blas.restore_original_limits()
         self.holder.close()
@@ -312,8 +337,13 @@ def _read_measures(path: Path) -> list[schemas.Measured]:
     """For each direction of the model's report: precision and recall within each radius; None for too few pairs."""
     if not path.is_file():
         return []
-    report = json.loads(read_checked_text(path))
-    return [_direction(name, record) for name, record in report.items() if "_to_" in name]
+    try:
+        report = json.loads(read_checked_text(path))
+        return [_direction(name, record) for name, record in report.items() if "_to_" in name]
+    except (DCMHError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        logs.events.warning("the report of the model is damaged, so no measurements are shown: %s: %s", path, reason)
+        return []
 
 
 def _direction(name: str, record: dict[str, Any]) -> schemas.Measured:

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import hmac
-import io
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from dcmh.errors import BusyError, ImageError, UnknownWords
-from dcmh.inputs import images
-from dcmh.inputs.images import FORMATS
+from dcmh.inputs.sandbox import SandboxedPicture
 from dcmh.search import SearchIndex
+from dcmh.service import logs
 from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.settings import Settings
-from dcmh.stores.base import UPLOADED, UPLOADS
-from dcmh.util.atomic import whole_file
+from dcmh.stores.base import UPLOADED, UPLOADED_FILE, UPLOADS, Item
+from dcmh.util.atomic import sync_folder, whole_file
 from dcmh.util.locks import locked
+
+if TYPE_CHECKING:
+    from dcmh.service.state import Service
 
 MAX_FIELDS = 70  # of a form, besides its picture
 FIELD_BYTES = 64_000
 LOCK_SECONDS = 10.0  # to wait for another worker's change
 ACCEPTED = "JPEG, PNG, WebP, GIF, BMP and TIFF files are accepted."
+REMOVED = ".removed-"  # prefix of a picture while its item is being removed
+ORPHANS = "orphans"  # folder in uploads for pictures that belong to no item
 SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tiff"}
 
 
@@ -54,17 +56,16 @@ class Form:
         return [value for key, value in self.fields if key == name]
 
 
-async def read_form(request: Request, settings: Settings, *, needs_image: bool = True) -> Form:
+async def read_form(request: Request, service: Service, *, needs_image: bool = True) -> Form:
     """The multipart form of a request."""
+    settings = service.settings
     if media_type(request) != "multipart/form-data":
         raise Problem(
             415, "A form is needed.", "Send multipart/form-data with a file in the field image.", kind="not-a-form"
         )
     try:
-        async with asyncio.timeout(settings.upload_seconds):
+        async with service.bodies.receive(client_of(request)):
             form = await request.form(max_files=1, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES)
-    except TimeoutError:
-        raise Problem(408, "The upload took too long.", f"The limit is {settings.upload_seconds:.0f} s.") from None
     except ClientDisconnect:
         raise Problem(400, "The upload was interrupted.", "Send it again.") from None
     except (HTTPException, UnicodeError, ValueError, LookupError) as error:
@@ -91,22 +92,23 @@ async def _checked(fields: list[tuple[str, str | UploadFile]], settings: Setting
     return Form(image, texts)
 
 
-def inspect_image(data: bytes, settings: Settings) -> tuple[str, int]:
+def inspect_image(picture: SandboxedPicture, settings: Settings) -> tuple[str, int]:
     """The format of a picture and its number of pixels, from its header; a problem where either is not accepted."""
+    if picture.source == b"":
+        raise Problem(415, "The file is empty.", ACCEPTED)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
-                kind, pixels = str(picture.format), picture.width * picture.height
-    except Image.DecompressionBombError:
-        kind, pixels = "", 10**18
-    except Exception as error:  # Pillow raises almost anything on damaged files
-        title = "The file is empty." if not data else "The file is not a picture."
-        raise Problem(415, title, ACCEPTED) from error
+        kind, pixels = picture.inspect()
+    except ImageError as error:
+        raise Problem(415, "The file is not a picture.", ACCEPTED) from error
     if pixels > settings.megapixels * 10**6:
         hint = f"The limit is {settings.megapixels} megapixels. Send a smaller one."
         raise Problem(413, "The picture has too many pixels.", hint)
     return kind, pixels
+
+
+def client_of(request: Request) -> str:
+    """The address of the client, by which its uploads are limited."""
+    return request.client.host if request.client else "-"
 
 
 def media_type(request: Request) -> str:
@@ -144,9 +146,9 @@ def add_item(
 ) -> tuple[int, bool]:
     """Add an item, on the disk when this returns: its id, and whether it is new.
 
-    The same picture, or the same text without a picture, is the same item.
+    The same picture, or the same text without a picture, is the same item. The picture was decoded within limits before.
     """
-    _check_encodable(index, data, text)
+    _check_text(index, data, text)
     digest = hashlib.blake2b(data if data is not None else (text or "").encode(), digest_size=16).hexdigest()
     file = index.folder / UPLOADS / f"{digest}.{SUFFIXES[kind]}" if data is not None else None
     name = f"{UPLOADED}{file.name if file else digest}"
@@ -162,6 +164,7 @@ def add_item(
                 labels=np.ones((1, len(labels)), np.uint8) if labels else None,
                 label_names=labels or None,
                 ids=[name],
+                uploaded=True,
             )
         except BaseException:
             if file is not None and stored:
@@ -174,22 +177,77 @@ def remove_item(index: SearchIndex, number: int) -> None:
     """Remove an item and its uploaded picture; other picture files stay."""
     with _exclusive(index.folder):
         item = index.store.get([number]).get(number)
-        if item is None or not index.remove([number]):
+        if item is None:
             raise no_item(number)
-        path = index.path_of(item)
-        if path is not None and item.name.startswith(UPLOADED):
-            path.unlink(missing_ok=True)
+        file = _uploaded_file(index, item)
+        with contextlib.nullcontext() if file is None else _removed(file):
+            if not index.remove([number]):
+                raise no_item(number)
 
 
-def _check_encodable(index: SearchIndex, data: bytes | None, text: str | None) -> None:
-    """Raise a problem for what cannot be indexed, before anything is written."""
-    if data is not None:
-        if index.encoders.picture is None:
-            raise Problem(422, "The model of this index takes no pictures.", "Send text.", kind="query-not-encodable")
-        try:
-            images.decode(data, 32)
-        except ImageError as error:
-            raise damaged(error) from error
+def sweep(index: SearchIndex) -> None:
+    """Finish what a kill has interrupted.
+
+    A photo whose deletion was not committed is restored, one whose item is gone is deleted, an item whose photo is gone is
+    removed. A picture that belongs to no item, such as one of a rebuilt index, is moved to uploads/orphans.
+    """
+    folder = index.folder / UPLOADS
+    if not folder.is_dir():
+        return
+    with _exclusive(index.folder):
+        for path in sorted(folder.iterdir()):
+            name = path.name.removeprefix(REMOVED)
+            if path.name.startswith(".") and path.suffix == ".part":  # a draft
+                path.unlink(missing_ok=True)
+            elif not UPLOADED_FILE.fullmatch(name):
+                continue
+            elif index.store.find(f"{UPLOADED}{name}") is not None:
+                if name != path.name:
+                    path.replace(folder / name)
+            elif name != path.name:
+                path.unlink(missing_ok=True)
+            else:
+                (folder / ORPHANS).mkdir(exist_ok=True)
+                path.replace(folder / ORPHANS / name)
+                logs.events.info("moved %s to %s/%s: no item has it", name, UPLOADS, ORPHANS)
+        uploads = [item for item in index.store.uploads() if item.path is not None]
+        gone = [item.id for item in uploads if (file := _uploaded_file(index, item)) is None or not file.is_file()]
+        if gone:
+            index.remove(gone)
+            logs.events.info("removed %d uploaded items without their pictures", len(gone))
+
+
+def _uploaded_file(index: SearchIndex, item: Item) -> Path | None:
+    """The uploaded picture of an item; None for an item that is not an upload, or whose file is not among the uploads."""
+    path = index.path_of(item) if item.uploaded else None
+    inside = path is not None and path.resolve().parent == (index.folder / UPLOADS).resolve()
+    return path if inside else None
+
+
+@contextlib.contextmanager
+def _removed(file: Path) -> Iterator[None]:
+    """Hide a file within the block; it is deleted at the end, and comes back if the block raises."""
+    hidden = file.with_name(f"{REMOVED}{file.name}")
+    with contextlib.suppress(FileNotFoundError):
+        file.replace(hidden)
+        sync_folder(file.parent)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            hidden.replace(file)
+        raise
+    hidden.unlink(missing_ok=True)
+
+
+def check_pictures_taken(index: SearchIndex) -> None:
+    """Raise a problem unless the model takes pictures."""
+    if index.encoders.picture is None:
+        raise Problem(422, "The model of this index takes no pictures.", "Send text.", kind="query-not-encodable")
+
+
+def _check_text(index: SearchIndex, data: bytes | None, text: str | None) -> None:
+    """Raise a problem for a text that cannot be indexed, before anything is written."""
     if text is not None and (data is None or index.encoders.text is None):
         try:
             known = index.ask(text=text)[1].known

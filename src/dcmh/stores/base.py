@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ COMMON = 20_000  # items that contain a word, beyond which a word counts as comm
 UPDATE = "update"  # key in `about`: whether the last run over the whole data finished
 UNFINISHED, FINISHED = "unfinished", "finished"
 UPLOADS, UPLOADED = "uploads", "upload:"  # the folder of uploaded pictures, and the prefix of their items' names
+UPLOADED_FILE = re.compile(r"[0-9a-f]{32}\.(?:jpg|png|webp|gif|bmp|tiff)")  # the hash of its content
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Item:
     size: int | None = None
     mtime_ns: int | None = None
     id: int = 0
+    uploaded: bool = False  # added by a client of the service, with its file among the uploads; never set by data
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,17 @@ class Skipped:
     reason: str
     size: int | None = None
     mtime_ns: int | None = None
+
+
+def was_uploaded(folder: Path, name: str, path: str | None, text: str | None) -> bool:
+    """Whether an item is an upload, in an index of a version that did not record it: by its name and its file."""
+    file = name.removeprefix(UPLOADED)
+    if file == name:
+        return False
+    if path is None:
+        return text is not None and file == hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
+    stored = folder / UPLOADS / file
+    return UPLOADED_FILE.fullmatch(file) is not None and stored.is_file() and not stored.is_symlink()
 
 
 class FineVectors(Protocol):
@@ -140,6 +155,9 @@ class Store(Protocol):
 
     def find(self, name: str) -> Item | None:
         """The item with this name."""
+
+    def uploads(self) -> list[Item]:
+        """The items that clients of the service have added."""
 
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
         """The oldest item of each of these contents, where there is one."""

@@ -329,6 +329,10 @@ class ServerStore(ABC):
         """The item with this name."""
         return next(iter(self.found_by("name", [name])), None)
 
+    @abstractmethod
+    def uploads(self) -> list[Item]:
+        """The items that clients of the service have added."""
+
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
         """The oldest item of each of these contents, where there is one."""
         found: dict[bytes, Item] = {}

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, Response
 
 from dcmh.errors import ImageError, QueryError
-from dcmh.inputs import images
 from dcmh.service import schemas, thumbnails, uploads
 from dcmh.service.problems import Problem, document, no_item
 from dcmh.service.routes.search import ItemId, public_name
@@ -81,7 +80,7 @@ async def thumbnail(
         return Response(status_code=304, headers=cache_headers(tag))
     body = service.thumbnails.get(key)
     if body is None:
-        body = await service.previews.run(lambda: make_thumbnail(picture, size, id))
+        body = await service.previews.run(lambda: make_thumbnail(service, picture, size, id))
         service.thumbnails.put(key, body)
     return Response(body, headers=cache_headers(tag), media_type="image/jpeg")
 
@@ -101,12 +100,18 @@ async def thumbnail(
 async def add(request: Request) -> Response:
     service: Service = request.app.state.service
     uploads.check_token(request.headers.get("authorization"), service.token)
+    form = await uploads.read_form(request, service, needs_image=False)
+    text, labels = _text_and_labels(form)
     with service.pictures.slot():
-        form = await uploads.read_form(request, service.settings, needs_image=False)
-        text, labels = _text_and_labels(form)
 
         def write() -> tuple[schemas.Item, bool]:
-            kind = uploads.inspect_image(form.image, service.settings)[0] if form.image is not None else ""
+            kind = ""
+            if form.image is not None:
+                with service.sandbox.open(form.image) as picture:
+                    kind, count = uploads.inspect_image(picture, service.settings)
+                    with service.holder.use() as opened:
+                        uploads.check_pictures_taken(opened.index)
+                    service.decode(picture, count)
             with service.holder.writing, service.holder.use() as opened:
                 if form.image is not None:
                     service.load_image_network(opened)
@@ -165,10 +170,11 @@ def item_json(opened: OpenIndex, item: Item) -> schemas.Item:
     )
 
 
-def make_thumbnail(picture: Picture, size: int, number: int) -> bytes:
+def make_thumbnail(service: Service, picture: Picture, size: int, number: int) -> bytes:
     """A small JPEG of an item's picture."""
     try:
-        return images.thumbnail(picture.path, size)
+        with service.preview_sandbox.open(picture.path) as sandboxed:
+            return sandboxed.thumbnail(size)
     except ImageError as error:
         hint = "Index the folder again."
         raise Problem(404, f"The picture of item {number}: {error}.", hint, kind="no-picture") from error

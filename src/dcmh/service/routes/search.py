@@ -119,8 +119,8 @@ async def search_picture(request: Request, page: Paged) -> Response:
         following = page.next_page("/api/search", code=query.key.hex(), modality=modality)
         return search_response(index.bits, hits, modality, page, following)
 
+    form = await uploads.read_form(request, service)
     with service.pictures.slot():
-        form = await uploads.read_form(request, service.settings)
         return await service.with_picture(form.image or b"", find)
 
 
@@ -178,11 +178,13 @@ async def encode(request: Request) -> Response:
     service: Service = request.app.state.service
     kind = uploads.media_type(request)
     if kind == "multipart/form-data":
+        form = await uploads.read_form(request, service)
         with service.pictures.slot():
-            form = await uploads.read_form(request, service.settings)
             codes = await service.with_picture(form.image or b"", lambda opened, query, modality: [query.code.hex()])
     elif kind == "application/json":
-        texts = _texts(await _body(request))
+        async with service.bodies.receive(uploads.client_of(request)):
+            body = await _body(request)
+        texts = _texts(body)
         codes = await service.with_index(lambda opened: [_code(opened.index, text) for text in texts])
     else:
         hint = 'Send application/json such as {"text": ["dog beach"]}, or multipart/form-data with the field image.'

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, StorageError
-from dcmh.stores.base import Item, Skipped
+from dcmh.stores.base import Item, Skipped, was_uploaded
 from dcmh.util import checksums
 from dcmh.util.atomic import sync_folder, whole_file, write_text
 from dcmh.util.text import index_words
@@ -67,6 +67,10 @@ MIGRATIONS = [
     CREATE VIRTUAL TABLE word_counts USING fts5vocab (words, row);
     INSERT INTO words (rowid, tokens) SELECT id, index_words(text, labels) FROM items;
     """,
+    """
+    ALTER TABLE items ADD COLUMN uploaded INTEGER NOT NULL DEFAULT 0;
+    UPDATE items SET uploaded = 1 WHERE name LIKE 'upload:%' AND was_uploaded(name, path, text);
+    """,
 ]
 
 _COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
@@ -99,6 +103,7 @@ class Catalogue:
                 check_same_thread=False,
             )
         self._database.create_function("index_words", 2, _index_words, deterministic=True)
+        self._database.create_function("was_uploaded", 3, self._was_uploaded)
         try:
             self._run("PRAGMA synchronous = EXTRA")
             self._migrate()
@@ -198,7 +203,7 @@ class Catalogue:
     def items(self) -> Iterator[Item]:
         """All items, oldest first."""
         last = -1
-        while rows := self._run(f"SELECT {_COLUMNS} FROM items WHERE id > ? ORDER BY id LIMIT 10000", (last,)):
+        while rows := self._run(f"SELECT {self._columns} FROM items WHERE id > ? ORDER BY id LIMIT 10000", (last,)):
             yield from map(_item, rows)
             last = rows[-1][0]
 
@@ -208,14 +213,18 @@ class Catalogue:
         found: dict[int, Item] = {}
         for start in range(0, len(wanted), _AT_ONCE):
             block = wanted[start : start + _AT_ONCE]
-            rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE id IN ({','.join('?' * len(block))})", block)
+            rows = self._run(f"SELECT {self._columns} FROM items WHERE id IN ({','.join('?' * len(block))})", block)
             found.update((row[0], _item(row)) for row in rows)
         return found
 
     def find(self, name: str) -> Item | None:
         """The item with this name."""
-        rows = self._run(f"SELECT {_COLUMNS} FROM items WHERE name = ?", (name,))
+        rows = self._run(f"SELECT {self._columns} FROM items WHERE name = ?", (name,))
         return _item(rows[0]) if rows else None
+
+    def uploads(self) -> list[Item]:
+        """The items that clients of the service have added."""
+        return [_item(row) for row in self._run(f"SELECT {self._columns} FROM items WHERE {self._uploaded}")]
 
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
         """The oldest item of each of these contents, where there is one."""
@@ -224,7 +233,7 @@ class Catalogue:
         for start in range(0, len(wanted), _AT_ONCE):
             block = wanted[start : start + _AT_ONCE]
             marks = ",".join("?" * len(block))
-            for row in self._run(f"SELECT {_COLUMNS} FROM items WHERE content IN ({marks}) ORDER BY id", block):
+            for row in self._run(f"SELECT {self._columns} FROM items WHERE content IN ({marks}) ORDER BY id", block):
                 item = _item(row)
                 found.setdefault(item.content or b"", item)
         return found
@@ -233,19 +242,21 @@ class Catalogue:
         """Add an item, or replace the one with its id; returns the id."""
         labels = json.dumps(item.labels, ensure_ascii=False)
         values = (item.name, item.path, item.text, labels)
-        values_of_file = (item.content, item.size, item.mtime_ns)
+        values_of_file = (item.content, item.size, item.mtime_ns, int(item.uploaded))
         with self._lock, self._explained():
             if item.id:
                 self._database.execute(
                     "UPDATE words SET tokens = ? WHERE rowid = ?", (_index_words(item.text, labels), item.id)
                 )
                 self._database.execute(
-                    "UPDATE items SET name=?, path=?, text=?, labels=?, content=?, size=?, mtime_ns=? WHERE id=?",
+                    "UPDATE items SET name=?, path=?, text=?, labels=?, content=?, size=?, mtime_ns=?, uploaded=? "
+                    "WHERE id=?",
                     (*values, *values_of_file, item.id),
                 )
                 return item.id
             cursor = self._database.execute(
-                "INSERT INTO items (name, path, text, labels, content, size, mtime_ns) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO items (name, path, text, labels, content, size, mtime_ns, uploaded) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (*values, *values_of_file),
             )
             number = int(cursor.lastrowid or 0)
@@ -410,7 +421,13 @@ class Catalogue:
             else:
                 version = len(MIGRATIONS)
         self.has_words = version >= 2  # an older, read-only index has neither words nor fine vectors
+        names = [row[1] for row in self._run("PRAGMA table_info(items)")]
+        self._uploaded = "uploaded" if "uploaded" in names else "was_uploaded(name, path, text)"  # older and read-only
+        self._columns = f"{_COLUMNS}, {self._uploaded}"
         self._run("SELECT value FROM about WHERE key = 'generation'")  # is it a catalogue at all
+
+    def _was_uploaded(self, name: str, path: str | None, text: str | None) -> bool:
+        return was_uploaded(self.path.parent, name, path, text)
 
     def _take_steps(self) -> None:
         with self._lock:
@@ -486,8 +503,8 @@ def drop_journal(path: Path) -> None:
 
 
 def _item(row: Sequence[Any]) -> Item:
-    number, name, path, text, labels, content, size, mtime_ns = row
-    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number)
+    number, name, path, text, labels, content, size, mtime_ns, uploaded = row
+    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, bool(uploaded))
 
 
 def _index_words(text: str | None, labels: str) -> str:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import Item, Skipped
+from dcmh.stores.base import UPLOADED, Item, Skipped, was_uploaded
 from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.fine import FineCollection
@@ -201,7 +201,7 @@ class MilvusStore(ServerStore):
         last = 0
         while rows := self._query(f"id > {last}", FIELDS, limit=BATCH):
             rows.sort(key=lambda row: int(row["id"]))
-            yield from map(_item, rows)
+            yield from map(self._item, rows)
             last = rows[-1]["id"]
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
@@ -210,16 +210,20 @@ class MilvusStore(ServerStore):
         found = {}
         for start in range(0, len(wanted), BATCH):
             for row in self._query(f"id in {wanted[start : start + BATCH]}", FIELDS, level=self._level):
-                found[row["id"]] = _item(row)
+                found[row["id"]] = self._item(row)
         return found
 
     def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
         if not values:
             return []
         keys = [value.hex() if isinstance(value, bytes) else _named(value) for value in values]
-        items = [_item(row) for row in self._query(f"id > 0 and {column} in {json.dumps(keys)}", FIELDS)]
+        items = [self._item(row) for row in self._query(f"id > 0 and {column} in {json.dumps(keys)}", FIELDS)]
         wanted = set(values)
         return [item for item in items if (item.name if column == "name" else item.content) in wanted]
+
+    def uploads(self) -> list[Item]:
+        rows = self._query(f'id > 0 and name like "{UPLOADED}%"', FIELDS)
+        return [item for item in map(self._item, rows) if item.uploaded]
 
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
         return self.index(modality).codes_there(ids, level="Strong")
@@ -281,6 +285,22 @@ class MilvusStore(ServerStore):
             self._indexes[modality] = made
         return self._indexes[modality]
 
+    def _item(self, row: Mapping[str, Any]) -> Item:
+        record, content = row["record"], bytes.fromhex(row["content"]) or None
+        name, path, text = record["name"], record["path"], record["text"]
+        uploaded = record.get("uploaded")
+        return Item(
+            name,
+            path,
+            text,
+            tuple(record["labels"]),
+            content,
+            record["size"],
+            record["mtime_ns"],
+            row["id"],
+            was_uploaded(self.folder, name, path, text) if uploaded is None else bool(uploaded),
+        )
+
     def _ready(self) -> bool:
         """Whether the collection exists; it is loaded if so."""
 
@@ -328,6 +348,7 @@ def _row_of(item: Item) -> dict[str, Any]:
         "labels": list(item.labels),
         "size": item.size,
         "mtime_ns": item.mtime_ns,
+        "uploaded": item.uploaded,
     }
     size = len(json.dumps(record, ensure_ascii=False).encode())
     if size > LONGEST:
@@ -342,20 +363,6 @@ def _row_of(item: Item) -> dict[str, Any]:
 def _row_of_skipped(name: str, why: Skipped) -> dict[str, Any]:
     record = {"name": name, "reason": why.reason[:NAME], "size": why.size, "mtime_ns": why.mtime_ns}
     return {"id": _skip_id(name), "code": NO_VECTOR, "name": "", "content": "", "record": record}
-
-
-def _item(row: Mapping[str, Any]) -> Item:
-    record, content = row["record"], bytes.fromhex(row["content"]) or None
-    return Item(
-        record["name"],
-        record["path"],
-        record["text"],
-        tuple(record["labels"]),
-        content,
-        record["size"],
-        record["mtime_ns"],
-        row["id"],
-    )
 
 
 def _named(name: str) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import COMMON, Item, Skipped
+from dcmh.stores.base import COMMON, Item, Skipped, was_uploaded
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
 from dcmh.stores.postgres.index import PostgresIndex
 from dcmh.stores.server import ServerStore
@@ -40,6 +40,7 @@ WORDS = (
     'ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS words text[] COLLATE "C"',
     "CREATE INDEX IF NOT EXISTS items_by_word ON {schema}.items USING gin (words)",
 )
+UPLOADED = "ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS uploaded boolean"  # null in rows of older versions
 # Not in the table of codes, which is scanned and would be three times as large. A text may have a fine vector but no code.
 FINE = "CREATE TABLE IF NOT EXISTS {schema}.{table} (id bigint PRIMARY KEY, vector bytea NOT NULL)"
 COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
@@ -57,6 +58,7 @@ class PostgresStore(ServerStore):
         self.server = Postgres(address)
         self._indexes: dict[str, PostgresIndex] = {}
         self._has_words = False
+        self._has_uploaded = False
 
     def close(self) -> None:
         self.server.close()
@@ -77,7 +79,7 @@ class PostgresStore(ServerStore):
 
         def create(connection: psycopg.Connection[Any]) -> None:
             connection.execute(self._statement("CREATE SCHEMA IF NOT EXISTS {schema}"))
-            for table in (*TABLES, *WORDS):  # a DBA may have created some, partitioned or distributed
+            for table in (*TABLES, *WORDS, UPLOADED):  # a DBA may have created some, partitioned or distributed
                 connection.execute(self._statement(table))
             for modality in modalities if int(about["fine"]) else ():
                 connection.execute(self._statement(FINE, f"fine_{modality}"))
@@ -130,6 +132,7 @@ class PostgresStore(ServerStore):
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, changes: Transaction) -> None:
+        self._with_uploaded()
         modalities = self.all_modalities(changes)
         indexes = {modality: self.index(modality, create=True) for modality in modalities}
         rows = self.code_rows(changes, modalities)
@@ -161,13 +164,15 @@ class PostgresStore(ServerStore):
     def _copy_items(self, connection: psycopg.Connection[Any], items: list[Item]) -> None:
         if not items:
             return
-        statement = self._statement(f"COPY {{schema}}.items ({COLUMNS}, words) FROM STDIN (FORMAT binary)")
+        if not self._has_uploaded:
+            connection.execute(self._statement(UPLOADED))
+        statement = self._statement(f"COPY {{schema}}.items ({COLUMNS}, words, uploaded) FROM STDIN (FORMAT binary)")
         with connection.cursor().copy(statement) as copy:
-            copy.set_types((*TYPES, "text[]"))
+            copy.set_types((*TYPES, "text[]", "bool"))
             for item in items:
                 labels = json.dumps(item.labels, ensure_ascii=False)
                 row = (item.id, item.name, item.path, item.text, labels, item.content, item.size, item.mtime_ns)
-                copy.write_row((*row, words_of(item)))
+                copy.write_row((*row, words_of(item), item.uploaded))
 
     def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Transaction) -> None:
         table, rows = f"fine_{modality}", changes.fine_rows(modality)
@@ -223,23 +228,28 @@ class PostgresStore(ServerStore):
 
     def items(self) -> Iterator[Item]:
         last = -1
-        statement = f"SELECT {COLUMNS} FROM {{schema}}.items WHERE id > %s ORDER BY id LIMIT {PAGE}"
+        statement = f"SELECT {self._columns} FROM {{schema}}.items WHERE id > %s ORDER BY id LIMIT {PAGE}"
         while rows := self._run(statement, (last,)):
-            yield from map(_item, rows)
+            yield from map(self._item, rows)
             last = rows[-1][0]
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
         wanted = [int(number) for number in ids]
-        rows = self._run(f"SELECT {COLUMNS} FROM {{schema}}.items WHERE id = ANY(%s)", (wanted,)) if wanted else []
-        return {row[0]: _item(row) for row in rows}
+        if not wanted:
+            return {}
+        rows = self._run(f"SELECT {self._columns} FROM {{schema}}.items WHERE id = ANY(%s)", (wanted,))
+        return {row[0]: self._item(row) for row in rows}
 
     def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
         if not values:
             return []
         test = "md5(name) IN (SELECT md5(v) FROM unnest(%s::text[]) v)" if column == "name" else "content = ANY(%s)"
-        return [
-            _item(row) for row in self._run(f"SELECT {COLUMNS} FROM {{schema}}.items WHERE {test}", (list(values),))
-        ]
+        rows = self._run(f"SELECT {self._columns} FROM {{schema}}.items WHERE {test}", (list(values),))
+        return [self._item(row) for row in rows]
+
+    def uploads(self) -> list[Item]:
+        rows = self._run(f"SELECT {self._columns} FROM {{schema}}.items WHERE name LIKE 'upload:%%'")
+        return [item for item in map(self._item, rows) if item.uploaded]
 
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
         return self.index(modality).codes_there(ids)
@@ -296,6 +306,24 @@ class PostgresStore(ServerStore):
             self._indexes[modality] = made
         return self._indexes[modality]
 
+    @property
+    def _columns(self) -> str:
+        return f"{COLUMNS}, {'uploaded' if self._with_uploaded() else 'NULL::boolean'}"
+
+    def _with_uploaded(self) -> bool:
+        """Whether the table of items records which ones are uploads. One of an older version does from the first write on."""
+        if not self._has_uploaded:
+            query = "SELECT 1 FROM pg_attribute WHERE attrelid = '{schema}.items'::regclass AND attname = 'uploaded'"
+            self._has_uploaded = bool(self._run(query))
+        return self._has_uploaded
+
+    def _item(self, row: Sequence[Any]) -> Item:
+        number, name, path, text, labels, content, size, mtime_ns, uploaded = row
+        content = None if content is None else bytes(content)
+        if uploaded is None:
+            uploaded = was_uploaded(self.folder, name, path, text)
+        return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, uploaded)
+
     def _statement(self, text: str, table: str | None = None) -> Any:
         from psycopg.sql import SQL, Identifier
 
@@ -312,12 +340,6 @@ class PostgresStore(ServerStore):
             return cursor.fetchall() if cursor.description else []
 
         return self.server.work(run, **options)
-
-
-def _item(row: Sequence[Any]) -> Item:
-    number, name, path, text, labels, content, size, mtime_ns = row
-    content = None if content is None else bytes(content)
-    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number)
 
 
 def words_of(item: Item) -> list[str]:
