@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
 from dcmh.util.atomic import whole_file, write_text
+from dcmh.util.formats import read_npy, read_object, readable
 
 HEADER, IDS, VECTORS = "fine.json", "ids.npy", "fine.npy"
 BLOCK = 4096  # rows that are converted to float32 at a time, so that they stay in a core's cache
@@ -128,18 +129,22 @@ class FineIndex:
     @classmethod
     def load(cls, folder: Path, generation: int) -> FineIndex:
         """Memory-map what `save` wrote for this generation."""
-        try:
-            header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
+        what = f"The fine vectors in {folder} cannot be used ({{reason}})."
+        with readable(folder / HEADER, ModelError, what=what, hint=""):
+            header = read_object(folder / HEADER)
             count, width = int(header["count"]), int(header["dimensions"])
             if header["format"] != 1 or header["generation"] != generation:
                 raise ValueError("it is out of date")
-            ids = np.load(folder / os.path.basename(header["ids"]), mmap_mode="r" if count else None)
-            vectors = np.load(folder / os.path.basename(header["vectors"]), mmap_mode="r" if count else None)
-            if (ids.dtype, vectors.dtype, ids.shape, vectors.shape) != (np.int64, np.int8, (count,), (count, width)):
+            ids = read_npy(folder / os.path.basename(header["ids"]), mmap="r")
+            vectors = read_npy(folder / os.path.basename(header["vectors"]), mmap="r")
+            if (
+                ids.dtype != np.int64
+                or ids.shape != (count,)
+                or vectors.dtype != np.int8
+                or vectors.shape != (count, width)
+            ):
                 raise ValueError("the shapes of its arrays do not match its header")
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-            raise ModelError(f"The fine vectors in {folder} cannot be used ({error}).") from error
-        return cls.of(np.asarray(ids), np.asarray(vectors))
+        return cls.of(ids, vectors)
 
 
 def _products(vectors: Vectors, query: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
 from dcmh.index.table import ALL_LIVE, Table
+from dcmh.util.formats import check_format, read_json, read_npy, readable
 
 FORMAT = 1
 KIND = "dcmh Hamming index"
@@ -92,23 +93,19 @@ def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int]:
 
 
 def _header(folder: Path) -> dict[str, Any]:
-    try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelError(
-            f"No index in {folder}: there is no {HEADER}. Save one there with HammingIndex.save."
-        ) from None
-    except ValueError:
-        raise ModelError(f"The index {folder} is damaged: {HEADER} is not JSON. Build it again.") from None
+    if not (folder / HEADER).is_file():
+        raise ModelError(f"No index in {folder}: there is no {HEADER}. Save one there with HammingIndex.save.")
+    what = f"The index {folder} is damaged: {HEADER} is not JSON ({{reason}})."
+    with readable(folder / HEADER, ModelError, what=what, hint="Build it again."):
+        header = read_json(folder / HEADER)
     if not isinstance(header, dict) or header.get("kind") != KIND:
         raise ModelError(f"{folder / HEADER} does not describe a Hamming index. Give the folder of a saved index.")
-    if header.get("format") != FORMAT:
-        raise ModelError(
-            f"The index {folder} has format {header.get('format')}; this version reads format {FORMAT}. Update dcmh."
-        )
+    check_format(header.get("format"), FORMAT, f"The index {folder}", ModelError)
     sizes = (header.get("bits"), header.get("count"))
     names = (header.get("codes"), header.get("ids"))
-    if not all(isinstance(n, int) for n in sizes) or not all(isinstance(n, str) and _OURS.fullmatch(n) for n in names):
+    if not all(type(n) is int and n >= 0 for n in sizes) or not all(
+        isinstance(n, str) and _OURS.fullmatch(n) for n in names
+    ):
         raise ModelError(f"The index {folder} is damaged: {HEADER} lacks an entry. Build it again.")
     return header
 
@@ -123,8 +120,8 @@ def _table(folder: Path, header: dict[str, Any], mmap: bool) -> Table:
 def _array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mmap: bool) -> NDArray[Any]:
     try:
         # Mode c (copy-on-write): nothing writes, but the kernels are compiled for writable arrays only.
-        array = np.asarray(np.load(path, mmap_mode="c" if mmap and shape[0] else None, allow_pickle=False))
-    except (ValueError, EOFError) as error:
+        array = read_npy(path, mmap="c" if mmap else None)
+    except ValueError as error:
         raise ModelError(
             f"The index {path.parent} is damaged: {path.name} cannot be read ({error}). Build it again."
         ) from None

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh import __version__
 from dcmh.data.columns import IMAGE_SUFFIXES
 from dcmh.errors import ModelError
 from dcmh.inputs.views import View
 from dcmh.util.atomic import whole_folder
+from dcmh.util.formats import check_format, check_types, read_json_lines, read_object, readable
 
 FORMAT = 1
 MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = (
@@ -78,19 +78,11 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise ModelError(f"There is no model {folder}. Train one: dcmh train DATA --out {folder}")
     if not is_model(folder):
         raise ModelError(f"{folder} is not a dcmh model (no {MODEL}). {_describe(folder)}")
-    try:
-        record = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-        version = record["format"]
-        _ = record["method"], record["parameters"], record["modalities"], record["bits"], record["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{folder / MODEL} is damaged ({error}). Train the model again, or copy the folder again."
-        ) from error
-    if not isinstance(version, int) or version > FORMAT:
-        raise ModelError(
-            f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. Upgrade: pip install -U dcmh"
-        )
-    return dict(record)
+    with readable(folder / MODEL, ModelError, hint="Train the model again, or copy the folder again."):
+        record = read_object(folder / MODEL)
+        check_format(record["format"], FORMAT, folder, ModelError)
+        check_types(record, method=str, parameters=dict, modalities=dict, bits=int, fingerprint=str)
+    return record
 
 
 def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
@@ -119,7 +111,8 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     path = folder / HISTORY
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    with readable(path, ModelError, hint="Delete it, or copy the folder again: it only shows how the training went."):
+        return read_json_lines(path)
 
 
 def _fingerprint(folder: Path, modalities: Mapping[str, Any], fine: Mapping[str, Any] | None) -> str:

@@ -13,7 +13,6 @@ measured ones has no measured precision: what it asks for may not be there at al
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from dcmh.index.fine import FineIndex
 from dcmh.methods import folder as model_folder
 from dcmh.search import rank
 from dcmh.search.rank import Collection, Match, Ranking, Request, Wanted
+from dcmh.util.formats import read_object, readable
 from dcmh.util.text import index_words
 
 if TYPE_CHECKING:
@@ -87,10 +87,8 @@ class Calibration:
         path = model / model_folder.REPORT
         if not path.is_file():
             return cls({})
-        try:
-            return cls(json.loads(path.read_text(encoding="utf-8")), fine=fine)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ModelError(f"{path} is damaged ({error}).", hint="Copy the model again.") from error
+        with readable(path, ModelError, hint="Copy the model again."):
+            return cls(read_object(path), fine=fine)
 
     @property
     def is_measured(self) -> bool:

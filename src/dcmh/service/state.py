@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import functools
-import json
 import os
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from dcmh.errors import DCMHError, ImageError, QueryError
+from dcmh.errors import DCMHError, ImageError, ModelError, QueryError
 from dcmh.index import scan
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
@@ -29,6 +28,7 @@ from dcmh.service.metrics import Metrics
 from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
 from dcmh.service.thumbnails import ThumbnailCache
+from dcmh.util.formats import read_object, readable
 from dcmh.util.text import BagOfWords
 
 Result = TypeVar("Result")
@@ -311,8 +311,9 @@ def _read_measures(path: Path) -> list[schemas.Measured]:
     """For each direction of the model's report: precision and recall within each radius; None for too few pairs."""
     if not path.is_file():
         return []
-    report = json.loads(path.read_text(encoding="utf-8"))
-    return [_direction(name, record) for name, record in report.items() if "_to_" in name]
+    with readable(path, ModelError, hint="Copy the model again."):
+        report = read_object(path)
+        return [_direction(name, record) for name, record in report.items() if "_to_" in name]
 
 
 def _direction(name: str, record: dict[str, Any]) -> schemas.Measured:

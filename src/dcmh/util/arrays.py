@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
+from dcmh.util.formats import parse_json, readable
 
 _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "U8": np.uint8, "I8": np.int8}
 
 
 def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a safetensors file by name, memory-mapped: pages are read when they are used."""
-    try:
+    what = "{path} is missing or damaged ({reason})."
+    with readable(path, ModelError, what=what, hint="Train again, or copy the folder again."):
         size = path.stat().st_size
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > size - 8:
                 raise ValueError("it is too short")
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
         header.pop("__metadata__", None)
         arrays = {}
         for name, entry in header.items():
@@ -35,6 +36,4 @@ def map_arrays(path: Path) -> dict[str, NDArray[Any]]:
                 continue
             dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
             arrays[name] = np.asarray(np.memmap(path, dtype, "r", 8 + length + start, shape))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} is missing or damaged ({error}). Train again, or copy the folder again.") from error
     return arrays

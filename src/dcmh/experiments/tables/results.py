@@ -12,6 +12,7 @@ import numpy as np
 
 from dcmh.errors import DataError
 from dcmh.evaluation import Report
+from dcmh.util.formats import check_format, read_object, readable
 
 FORMAT = 1
 PIXELS = "pixels"  # the method sees the pictures themselves, so it belongs in the table of every feature set
@@ -120,20 +121,11 @@ def read(folder: Path | str) -> list[Run]:
         raise DataError(f"There is no folder {folder}. Make results first: dcmh bench CONFIG.toml")
     runs = []
     for file in sorted(folder.rglob("*.json")):
-        try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            if record["format"] != FORMAT:
-                raise DataError(
-                    f"{file} has format {record['format']}; this dcmh reads format {FORMAT}. "
-                    "Upgrade: pip install -U dcmh"
-                )
+        hint = "Remove it, and run the bench again."
+        with readable(file, what="{path} is not a result of dcmh bench ({reason}).", hint=hint):
+            record = read_object(file)
+            check_format(record["format"], FORMAT, file, DataError)
             runs.append(Run.from_json(record))
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(
-                f"{file} is not a result of dcmh bench ({error}). Remove it, and run the bench again."
-            ) from error
     if not runs:
         raise DataError(f"No results in {folder}. Make some: dcmh bench CONFIG.toml --out {folder}")
     return runs

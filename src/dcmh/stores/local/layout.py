@@ -25,6 +25,7 @@ from dcmh.methods import folder as model_folder
 from dcmh.stores.base import UNFINISHED, UPDATE, UPLOADS, check_model
 from dcmh.stores.local.catalogue import Catalogue
 from dcmh.util.atomic import whole_folder, write_text
+from dcmh.util.formats import check_format, check_types, read_object, readable
 from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
@@ -61,23 +62,15 @@ def read_header(folder: Path) -> dict[str, Any]:
     """index.json, checked: ModelError for a folder that is not an index, is damaged, or is newer than this version."""
     if not is_index(folder):
         raise _no_index(folder)
-    try:
-        header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
-        kind, version = header["kind"], header["format"]
-        _ = header["bits"], header["fingerprint"], header["generation"], header["codes"], header["items"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"The index {folder} is damaged: {HEADER} ({error}).",
-            hint=f"Make it again: dcmh index DATA --model MODEL --out {folder} --rebuild",
-        ) from error
-    if kind != KIND:
-        raise _no_index(folder)
-    if not isinstance(version, int) or version > FORMAT:
-        raise ModelError(
-            f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}.",
-            hint="Upgrade: pip install -U dcmh",
-        )
-    return dict(header)
+    again = f"Make it again: dcmh index DATA --model MODEL --out {folder} --rebuild"
+    what = f"The index {folder} is damaged: {HEADER} ({{reason}})."
+    with readable(folder / HEADER, ModelError, what=what, hint=again):
+        header = read_object(folder / HEADER)
+        if header["kind"] != KIND:
+            raise _no_index(folder)
+        check_format(header["format"], FORMAT, folder, ModelError)
+        check_types(header, bits=int, fingerprint=str, generation=int, codes=dict, items=int)
+    return header
 
 
 def write_header(folder: Path, **record: Any) -> None:
