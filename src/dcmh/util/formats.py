@@ -170,5 +170,5 @@ def _text(path: Path, limit: int) -> str:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise ValueError(f"it has {size:,} bytes; the limit is {limit:,}")
-        content = file.read(limit + 1)
+        content = file.read(size)
     return content.decode("utf-8")

@@ -260,7 +260,9 @@ class BagOfWords:
             documents = settings.pop("documents")
             bag = cls(**settings)
             pairs = [line.split("\t") for line in lines]
-            bag._set([(word, int(count)) for word, count in pairs], documents)
+            bag._set([(word, int(count)) for word, count in pairs], int(documents))
+            if len(bag._index) < len(pairs):
+                raise ValueError("a word occurs twice")
         return bag
 
     def _set(self, pairs: list[tuple[str, int]], documents: int) -> None:

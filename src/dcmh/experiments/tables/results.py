@@ -12,7 +12,7 @@ import numpy as np
 
 from dcmh.errors import DataError
 from dcmh.evaluation import Report
-from dcmh.util.formats import check_format, read_object, readable
+from dcmh.util.formats import check_format, check_types, read_object, readable
 
 FORMAT = 1
 PIXELS = "pixels"  # the method sees the pictures themselves, so it belongs in the table of every feature set
@@ -43,7 +43,11 @@ class Run:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Run:
         """The run of a result file."""
+        check_types(record, features=str, label=str, title=str, method=str, ties=str)
+        check_types(record, varied=dict, parameters=dict, bits=int, seed=int)
         split = record["split"]
+        check_types(split, folder=str, queries=int, database=int, train=int)
+        check_types(record["data"], name=str, fingerprint=str)
         return cls(
             data=record["data"]["name"],
             fingerprint=record["data"]["fingerprint"],
