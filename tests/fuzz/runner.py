@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -147,7 +148,7 @@ class Worker:
 def run(cases: Iterable[tuple[str, int]], report: Callable[[Outcome], None] = lambda outcome: None) -> Tally:
     """Run cases one after the other."""
     tally = Tally()
-    with Worker() as worker:
+    with Worker() as worker, contextlib.suppress(KeyboardInterrupt):  # what is done so far is reported
         for reader, seed in cases:
             outcome = worker.run(reader, seed)
             tally.add(outcome)

@@ -1,6 +1,7 @@
 """MATLAB files of version 4 to 7.2, read by SciPy in a process of its own: on a damaged file its C code can end the process.
 
-The process writes each array as a .npy file into a temporary folder. It is mapped here, so that a large array is copied once.
+The process writes each array, in the type in which it will be used, as a .npy file into a temporary folder. It is mapped
+here, so that a large array is copied once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcmh.util.formats import read_npy, read_object, reason
 
@@ -65,6 +67,19 @@ def _value(folder: Path, kind: str, value: Any) -> Any:
     return csc_array(tuple(arrays), shape=tuple(value["shape"]))
 
 
+def compact(values: NDArray[Any]) -> NDArray[Any]:
+    """The values as uint8 if all are integers below 256, otherwise as float32."""
+    if values.dtype.kind == "b":
+        return values.astype(np.uint8)
+    if values.size == 0 or (values.min() >= 0 and values.max() < 256):
+        if values.dtype == np.uint8:
+            return values
+        whole = values.astype(np.uint8)
+        if (whole == values).all():
+            return whole
+    return values.astype(np.float32) if values.dtype != np.float32 else values
+
+
 # -- in the process -------------------------------------------------------------------------------------------------
 
 
@@ -98,7 +113,7 @@ def _write(file: Path, folder: Path) -> list[tuple[str, str, Any]]:
         elif isinstance(value, np.ndarray) and value.dtype.kind in "UO":
             written.append((name, "text", [_joined(cell) for cell in value.ravel()]))
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            written.append((name, "array", {"files": _save(folder, len(written), value)}))
+            written.append((name, "array", {"files": _save(folder, len(written), compact(value))}))
     return written
 
 

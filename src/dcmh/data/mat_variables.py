@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dcmh.data import mat_process
 from dcmh.data.columns import Stored
+from dcmh.data.mat_process import compact
 from dcmh.errors import DataError, DCMHError, ImageError, MissingExtra
 from dcmh.util.formats import reason
 
@@ -119,9 +120,9 @@ class OldVariable:
         """The numbers, as uint8 if all are integers below 256, otherwise as float32."""
         if hasattr(self.value, "toarray"):
             sparse = self.value
-            sparse.data = _small(sparse.data)
+            sparse.data = compact(sparse.data)
             return _dense(sparse, self.file)
-        return _small(np.asarray(self.value))
+        return compact(np.asarray(self.value))
 
     def strings(self) -> list[str]:
         """The rows of a char array, or the cells of a cell array."""
@@ -185,12 +186,12 @@ class HDF5Variable:
                 return _dense(_from_sparse(file[self.name], self.shape), self.file)
             stored = file[self.name]  # (columns, rows) where MATLAB shows (rows, columns)
             if stored.ndim != 2:
-                return _small(np.asarray(stored).T)
+                return compact(np.asarray(stored).T)
             whole: NDArray[Any] = np.zeros(self.shape, np.uint8)
             step = max(1, _BLOCK // max(1, stored.shape[1] * stored.dtype.itemsize))
             step = -(-step // (stored.chunks or (1,))[0]) * (stored.chunks or (1,))[0]
             for start in range(0, stored.shape[0], step):
-                block = _small(stored[start : start + step])
+                block = compact(stored[start : start + step])
                 if block.dtype != whole.dtype:
                     whole = whole.astype(np.float32)
                 whole[:, start : start + step] = block.T
@@ -243,7 +244,7 @@ def _read_hdf5(file: Path) -> dict[str, Variable]:
 def _from_sparse(group: Any, shape: tuple[int, ...]) -> Any:
     from scipy.sparse import csc_array
 
-    data = _small(np.asarray(group["data"])) if "data" in group else np.zeros(0, np.uint8)
+    data = compact(np.asarray(group["data"])) if "data" in group else np.zeros(0, np.uint8)
     rows = np.asarray(group["ir"]) if "ir" in group else np.zeros(0, np.int64)
     sparse = csc_array((data, rows, np.asarray(group["jc"])), shape=shape)
     sparse.check_format(full_check=True)  # an index outside the shape would be written outside the array
@@ -284,19 +285,6 @@ def _dense(sparse: Any, file: Path) -> NDArray[Any]:
             which=file,
             hint="Is it damaged? Get it again, or convert it on a larger machine.",
         ) from error
-
-
-def _small(values: NDArray[Any]) -> NDArray[Any]:
-    """The values as uint8 if all are integers below 256, otherwise as float32."""
-    if values.dtype.kind == "b":
-        return values.astype(np.uint8)
-    if values.size == 0 or (values.min() >= 0 and values.max() < 256):
-        if values.dtype == np.uint8:
-            return values
-        whole = values.astype(np.uint8)
-        if (whole == values).all():
-            return whole
-    return values.astype(np.float32) if values.dtype != np.float32 else values
 
 
 def _shape_text(shape: Sequence[int]) -> str:
