@@ -10,6 +10,7 @@ DCMHError
  ├─ EncoderError (ValueError)     the weights of a text encoder are damaged or incomplete
  ├─ QueryError (ValueError)       nothing in the query can be encoded
  │   └─ UnknownWords              none of its words is in the vocabulary
+ ├─ DivergedError (ArithmeticError) training gave values that are not finite
  ├─ NotFittedError (RuntimeError) a model was used before fit or load
  ├─ DeviceError (RuntimeError)    a device was asked for that is not there
  ├─ BusyError (RuntimeError)      another process is writing the same folder or collection
@@ -89,6 +90,10 @@ class UnknownWords(QueryError):
     def __init__(self, what: str, *, which: object = None, hint: str = "", nearest: tuple[str, ...] = ()) -> None:
         super().__init__(what, which=which, hint=hint)
         self.nearest = nearest
+
+
+class DivergedError(DCMHError, ArithmeticError):
+    """Training gave values that are not finite. `which`: the setting to change, where one is known."""
 
 
 class NotFittedError(DCMHError, RuntimeError):

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import zlib
 from pathlib import Path
 
 import h5py
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import savemat
-from scipy.sparse import csc_matrix
+from scipy.sparse import csc_array, csc_matrix
 
 from dcmh.data import load_dataset, mat_variables, split_given
 from dcmh.errors import DataError, ImageError, MissingExtra, ParameterError
@@ -336,9 +337,50 @@ def test_h5py_missing(tmp_path, monkeypatch):
         load_dataset(tmp_path / "f.mat")
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damage_that_ends_the_process_of_scipy(tmp_path, compressed):
+    """A row index outside the sparse array: SciPy writes outside its memory."""
+    bags = csc_array(np.eye(6, 9))
+    savemat(tmp_path / "bad.mat", {"IAll": np.ones((6, 2)), "YAll": bags, "LAll": np.eye(6, 3)})
+    content = (tmp_path / "bad.mat").read_bytes()
+    rows = np.arange(6, dtype=np.int32).tobytes()
+    damaged = content.replace(rows, rows[:4] + np.int32(2**30).tobytes() + rows[8:], 1)
+    if compressed:
+        damaged = content[:128] + b"".join(zipped(element) for element in elements(damaged[128:]))
+    (tmp_path / "bad.mat").write_bytes(damaged)
+    with pytest.raises(DataError, match=r"bad\.mat is not a MATLAB file, or it is damaged \(.*\)\. Get it again"):
+        load_dataset(tmp_path / "bad.mat")
+
+
+def elements(data):
+    """The elements of a file, each with its tag."""
+    while data:
+        size = 8 + int.from_bytes(data[4:8], "little")
+        yield data[:size]
+        data = data[size:]
+
+
+def zipped(element):
+    packed = zlib.compress(element)
+    return np.array([15, len(packed)], np.uint32).tobytes() + packed
+
+
+def test_a_process_that_dies_or_takes_too_long(tmp_path, monkeypatch):
+    savemat(tmp_path / "mini.mat", {"IAll": np.ones((6, 2)), "YAll": np.eye(6), "LAll": np.eye(6, 3)})
+    (tmp_path / "scipy.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        with pytest.raises(DataError, match=r"mini\.mat .*damaged \(the process that read it ended with status -11\)"):
+            load_dataset(tmp_path / "mini.mat")
+    monkeypatch.setattr("dcmh.data.mat_process.SECONDS", 0.0)
+    with pytest.raises(DataError, match="took too long"):
+        load_dataset(tmp_path / "mini.mat")
+
+
 def test_scipy_missing(tmp_path, monkeypatch):
     savemat(tmp_path / "mini.mat", part(3, "tr"))
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    (tmp_path / "scipy.py").write_text("raise ImportError('no SciPy')")
+    monkeypatch.syspath_prepend(tmp_path)  # the process that reads the file searches it too
     with pytest.raises(MissingExtra, match=r'pip install "dcmh\[bench\]"'):
         load_dataset(tmp_path / "mini.mat")
 

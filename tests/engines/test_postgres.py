@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from dcmh.errors import ModelMismatch
+from dcmh.search import SearchIndex
 from dcmh.stores.postgres import lookups
 from dcmh.stores.postgres.index import PostgresIndex
+from toy_photos import load
 
 COUNT = 30_000
 
@@ -149,3 +153,20 @@ def test_names_are_quoted(postgres):
     index.optimise()
     assert list(index.within(np.zeros((1, 2), np.uint8), 0)[0]) == [(1, 0)]
     index.server.close()
+
+
+def test_a_text_with_a_null_character_does_not_stop_an_import(postgres, models, tmp_path):
+    """PostgreSQL does not store U+0000."""
+    words = ["sunny yellow", "boat\0sea", "snow"]
+    lines = [{"id": f"a\0{row}", "image": "", "text": word, "labels": ["x\0y"]} for row, word in enumerate(words)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = load(tmp_path / "pairs.jsonl")
+    with SearchIndex.build(models[0], data, postgres.address(collection="nulls")) as index:
+        assert len(index) == 3
+        assert sorted(hit.text for hit in index.search(text="sea boat", k=3)) == [
+            "boat\ufffdsea",
+            "snow",
+            "sunny yellow",
+        ]
+    with SearchIndex.build(models[0], data, postgres.address(collection="nulls")) as index:
+        assert index.changes.unchanged == 3

@@ -250,7 +250,7 @@ def test_a_file_that_is_no_result_is_named(tmp_path, text):
 
 def test_a_newer_format_is_said(tmp_path):
     (tmp_path / "0.json").write_text('{"format": 9}')
-    with pytest.raises(DataError, match="has format 9; this dcmh reads format 1"):
+    with pytest.raises(DataError, match=r"has format 9; this dcmh \(.*\) reads up to 1"):
         tables.read(tmp_path)
 
 

@@ -171,7 +171,7 @@ def edit(**changes):
         (lambda folder: (folder / "hamming.json").write_text("{"), "is not JSON"),
         (lambda folder: (folder / "hamming.json").write_text("[]"), "does not describe a Hamming index"),
         (lambda folder: (folder / "hamming.json").unlink(), "there is no hamming.json"),
-        (edit(format=99), "has format 99; this version reads format 1. Update dcmh"),
+        (edit(format=99), r"has format 99; this dcmh \(.*\) reads up to 1\. Upgrade"),
         (edit(kind="a poem"), "does not describe a Hamming index"),
         (edit(codes="/etc/passwd"), "lacks an entry"),
         (edit(bits=300), "holds uint64 of shape"),

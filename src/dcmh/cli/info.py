@@ -9,9 +9,12 @@ from typing import Any
 from dcmh.cli import console
 from dcmh.cli.learning import RUN, SKIPPED, STATE
 from dcmh.cli.options import Switch
-from dcmh.errors import DamagedError, DataError
+from dcmh.errors import DataError
 from dcmh.stores.address import is_address, parse
 from dcmh.util.checksums import read_checked_text
+from dcmh.util.formats import check_format, parse_json, parse_object, read_json, readable
+
+AGAIN = "Make it again, or copy the folder again."
 
 
 def info(path: str, /, *, json: Switch = False) -> None:
@@ -61,43 +64,45 @@ def _model(path: Path) -> dict[str, Any]:
 
     record = folder.read_record(path)
     history = folder.read_history(path)
-    run, report = _read(path / RUN), _read(path / folder.REPORT)
+    run = _read(path / RUN)
     summary: dict[str, Any] = {
         name: record[name] for name in ("method", "bits", "fingerprint", "parameters", "modalities")
     }
-    summary["trained_on"] = record.get("trained_on", {}) | ({"source": run["data"]["data"]} if run else {})
-    if run:
-        summary["label_words"] = run["data"].get("label_words")
-        summary |= {name: run.get(name) for name in ("command", "device", "seconds", "finished", "skipped")}
-        if run.get("skipped"):
-            summary["skipped_list"] = str(path / SKIPPED)
-    summary["versions"] = run["versions"] if run else record.get("versions", {})
+    with readable(path / RUN, hint=AGAIN):
+        summary["trained_on"] = record.get("trained_on", {}) | ({"source": run["data"]["data"]} if run else {})
+        if run:
+            summary["label_words"] = run["data"].get("label_words")
+            summary |= {name: run.get(name) for name in ("command", "device", "seconds", "finished", "skipped")}
+            if run.get("skipped"):
+                summary["skipped_list"] = str(path / SKIPPED)
+        summary["versions"] = run["versions"] if run else record.get("versions", {})
     summary["iterations"] = len(history)
     summary["bytes"] = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-    if report:
-        directions = {name: value for name, value in report.items() if "_to_" in name}
-        summary["measured"] = {
-            "queries": report["queries"],
-            "database": report["database"],
-            "chance": report["chance"],
-            "map": {name: value["map"]["stable"] for name, value in directions.items()},
-        }
+    with readable(path / folder.REPORT, hint=AGAIN):
+        if report := _read(path / folder.REPORT):
+            directions = {name: value for name, value in report.items() if "_to_" in name}
+            summary["measured"] = {
+                "queries": report["queries"],
+                "database": report["database"],
+                "chance": report["chance"],
+                "map": {name: value["map"]["stable"] for name, value in directions.items()},
+            }
     return summary
 
 
 def _checkpoint(state: Path) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(state, framework="numpy") as file:
-            metadata = file.metadata() or {}
-        version, fingerprint, parameters = json_lines.loads(metadata["identity"])
-        history = json_lines.loads(metadata["record"])["history"]
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise DataError(
-            f"The checkpoint {state} is damaged ({error}).", hint="Delete it to start from the beginning."
-        ) from error
-    summary = {"done": len(history), "of": history[-1]["epochs"] if history else None, "parameters": parameters}
+    what, hint = "The checkpoint {path} is damaged ({reason}).", "Delete it to start from the beginning."
+    with readable(state, what=what, hint=hint):
+        try:
+            with safe_open(state, framework="numpy") as file:
+                metadata = file.metadata() or {}
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        version, fingerprint, parameters = parse_json(metadata["identity"])
+        history = parse_json(metadata["record"])["history"]
+        summary = {"done": len(history), "of": history[-1]["epochs"] if history else None, "parameters": parameters}
     return summary | {
         "data": fingerprint,
         "versions": {"dcmh": version},
@@ -106,7 +111,7 @@ def _checkpoint(state: Path) -> dict[str, Any]:
 
 
 def _index(header: Path) -> dict[str, Any]:
-    record: dict[str, Any] = _read(header) or {}
+    record = _read(header) or {}
     return {name: record.get(name) for name in ("format", "bits", "count")}
 
 
@@ -173,7 +178,10 @@ def _state(update: str | None, *, current: bool) -> str:
 
 
 def _codes(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = _read(path / "codes.json") or {}
+    from dcmh.cli import encode
+
+    record = _read(path / "codes.json") or {}
+    check_format(record.get("format"), encode.FORMAT, path, DataError)
     return {name: value for name, value in record.items() if name != "kind"}
 
 
@@ -181,7 +189,7 @@ def _is_results(path: Path) -> bool:
     """Whether a folder holds results: its first JSON file is a run of a method."""
     file = next(path.rglob("*.json"), None) if path.is_dir() else None
     try:
-        record = None if file is None else json_lines.loads(file.read_text(encoding="utf-8"))
+        record = None if file is None else read_json(file)
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and {"format", "method", "varied", "parameters"} <= set(record)
@@ -203,15 +211,12 @@ def _results(path: Path) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is no such file."""
     if not path.is_file():
         return None
-    try:
-        return json_lines.loads(read_checked_text(path))
-    except DamagedError:
-        raise
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}).", hint="Make it again, or copy the folder again.") from error
+    with readable(path, hint=AGAIN):
+        return parse_object(read_checked_text(path))
 
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:

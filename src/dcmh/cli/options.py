@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-import tomllib
 import types
 import typing
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import App, CycloptsError, Parameter
 
 from dcmh.errors import ParameterError
+from dcmh.util.formats import read_toml
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
@@ -109,11 +109,10 @@ Options = TypeVar("Options", DataOptions, MethodOptions, DCMHOptions)
 def read_config(file: Path) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
     """The settings of a TOML file: the names of the flags, with - or _; other settings of the method in [option]."""
     try:
-        with open(file, "rb") as lines:
-            record = tomllib.load(lines)
+        record = read_toml(file)
     except OSError as error:
         raise ParameterError(f"Cannot read the settings {file}: {error.strerror}.", hint="Give a TOML file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ParameterError(f"{file} is not TOML: {error}.", hint="Write lines such as bits = 64.") from error
 
     def take(

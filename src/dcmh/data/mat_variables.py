@@ -14,15 +14,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dcmh.data import mat_process
 from dcmh.data.columns import Stored
-from dcmh.errors import DataError, ImageError, MissingExtra
+from dcmh.data.mat_process import compact
+from dcmh.errors import DataError, DCMHError, ImageError, MissingExtra
+from dcmh.util.formats import reason
 
 _BLOCK = 16 << 20  # bytes of a matrix read at a time
 _CACHE = 16 << 20  # bytes of HDF5 chunks kept while pictures are read
@@ -68,8 +70,8 @@ class PictureArray:
         """One picture, (height, width, 3)."""
         try:
             values = self._source[key] if self.layout.item == 0 else self._source[..., key]
-        except (OSError, RuntimeError, ValueError) as error:
-            raise ImageError(f"damaged in {self.where} ({error})") from error
+        except Exception as error:  # h5py raises almost anything on damaged files
+            raise ImageError(f"damaged in {self.where} ({reason(error)})") from error
         picture = values.transpose(self.layout.turn)
         if picture.dtype != np.uint8:
             picture = np.clip(np.rint(picture), 0, 255).astype(np.uint8)
@@ -98,7 +100,7 @@ def read(file: Path) -> dict[str, Variable]:
 
 @dataclass(frozen=True)
 class OldVariable:
-    """A variable that SciPy has read into memory; `shape` is MATLAB's."""
+    """A variable that SciPy has read, a list of strings if it is text; `shape` is MATLAB's."""
 
     name: str
     file: Path
@@ -107,24 +109,24 @@ class OldVariable:
     @property
     def shape(self) -> tuple[int, ...]:
         """MATLAB's shape."""
-        return tuple(self.value.shape)
+        return (len(self.value),) if self.is_text else tuple(self.value.shape)
 
     @property
     def is_text(self) -> bool:
         """Whether it holds text: a char array or a cell array."""
-        return not hasattr(self.value, "toarray") and self.value.dtype.kind in "UO"
+        return isinstance(self.value, list)
 
     def matrix(self) -> NDArray[Any]:
         """The numbers, as uint8 if all are integers below 256, otherwise as float32."""
         if hasattr(self.value, "toarray"):
             sparse = self.value
-            sparse.data = _small(sparse.data)
-            return np.asarray(sparse.toarray())
-        return _small(np.asarray(self.value))
+            sparse.data = compact(sparse.data)
+            return _dense(sparse, self.file)
+        return compact(np.asarray(self.value))
 
     def strings(self) -> list[str]:
         """The rows of a char array, or the cells of a cell array."""
-        return [_joined(cell) for cell in self.value.ravel()]
+        return list(self.value)
 
     def pictures(self) -> PictureArray:
         """The pictures of an array of four axes."""
@@ -134,26 +136,14 @@ class OldVariable:
 
 def _read_old(file: Path) -> dict[str, Variable]:
     try:
-        from scipy.io import loadmat
+        values = mat_process.load(file)
     except ImportError as error:
         raise MissingExtra('Reading .mat files needs SciPy. Install: pip install "dcmh[bench]"') from error
-    try:
-        variables = loadmat(file, **({"spmatrix": False} if "spmatrix" in signature(loadmat).parameters else {}))
-    except Exception as error:  # SciPy raises almost anything on damaged files
-        raise DataError(f"{file.name} is not a MATLAB file, or it is damaged ({error}). Get it again.") from error
-    return {
-        name: OldVariable(name, file, value)
-        for name, value in variables.items()
-        if not name.startswith("__")
-        and (hasattr(value, "toarray") or (isinstance(value, np.ndarray) and value.dtype.kind in "biufUO"))
-    }
-
-
-def _joined(cell: Any) -> str:
-    """The text of a cell; several texts in one cell become lines."""
-    if isinstance(cell, np.ndarray):
-        return "\n".join(_joined(text) for text in cell.ravel())
-    return str(cell).strip()
+    except ValueError as error:
+        raise DataError(
+            f"{file.name} is not a MATLAB file, or it is damaged ({error}).", which=file, hint="Get it again."
+        ) from error
+    return {name: OldVariable(name, file, value) for name, value in values.items()}
 
 
 # -- version 7.3 --------------------------------------------------------------------------------------------------
@@ -193,15 +183,15 @@ class HDF5Variable:
         """See `OldVariable.matrix`."""
         with _opened(self.file) as file:
             if self.sparse:
-                return _from_sparse(file[self.name], self.shape)
+                return _dense(_from_sparse(file[self.name], self.shape), self.file)
             stored = file[self.name]  # (columns, rows) where MATLAB shows (rows, columns)
             if stored.ndim != 2:
-                return _small(np.asarray(stored).T)
+                return compact(np.asarray(stored).T)
             whole: NDArray[Any] = np.zeros(self.shape, np.uint8)
             step = max(1, _BLOCK // max(1, stored.shape[1] * stored.dtype.itemsize))
             step = -(-step // (stored.chunks or (1,))[0]) * (stored.chunks or (1,))[0]
             for start in range(0, stored.shape[0], step):
-                block = _small(stored[start : start + step])
+                block = compact(stored[start : start + step])
                 if block.dtype != whole.dtype:
                     whole = whole.astype(np.float32)
                 whole[:, start : start + step] = block.T
@@ -228,8 +218,12 @@ def _opened(file: Path) -> Iterator[Any]:
     try:
         with h5py.File(file, "r") as opened:
             yield opened
-    except (OSError, RuntimeError, KeyError) as error:
-        raise DataError(f"{file.name} is a damaged MATLAB 7.3 file ({error}). Get it again.") from error
+    except DCMHError:
+        raise
+    except Exception as error:  # h5py raises almost anything on damaged files
+        raise DataError(
+            f"{file.name} is a damaged MATLAB 7.3 file ({reason(error)}).", which=file, hint="Get it again."
+        ) from error
 
 
 def _read_hdf5(file: Path) -> dict[str, Variable]:
@@ -247,12 +241,14 @@ def _read_hdf5(file: Path) -> dict[str, Variable]:
     return variables
 
 
-def _from_sparse(group: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    from scipy.sparse import csc_matrix
+def _from_sparse(group: Any, shape: tuple[int, ...]) -> Any:
+    from scipy.sparse import csc_array
 
-    data = _small(np.asarray(group["data"])) if "data" in group else np.zeros(0, np.uint8)
+    data = compact(np.asarray(group["data"])) if "data" in group else np.zeros(0, np.uint8)
     rows = np.asarray(group["ir"]) if "ir" in group else np.zeros(0, np.int64)
-    return np.asarray(csc_matrix((data, rows, np.asarray(group["jc"])), shape=shape).toarray())
+    sparse = csc_array((data, rows, np.asarray(group["jc"])), shape=shape)
+    sparse.check_format(full_check=True)  # an index outside the shape would be written outside the array
+    return sparse
 
 
 def _hdf5_strings(file: Any, value: Any) -> list[str]:
@@ -280,17 +276,15 @@ def _checked(layout: Layout | None, variable: Variable) -> Layout:
     return layout
 
 
-def _small(values: NDArray[Any]) -> NDArray[Any]:
-    """The values as uint8 if all are integers below 256, otherwise as float32."""
-    if values.dtype.kind == "b":
-        return values.astype(np.uint8)
-    if values.size == 0 or (values.min() >= 0 and values.max() < 256):
-        if values.dtype == np.uint8:
-            return values
-        whole = values.astype(np.uint8)
-        if (whole == values).all():
-            return whole
-    return values.astype(np.float32) if values.dtype != np.float32 else values
+def _dense(sparse: Any, file: Path) -> NDArray[Any]:
+    try:
+        return np.asarray(sparse.toarray())
+    except (MemoryError, ValueError) as error:
+        raise DataError(
+            f"{file.name} holds a sparse array of {_shape_text(sparse.shape)}, which does not fit in memory.",
+            which=file,
+            hint="Is it damaged? Get it again, or convert it on a larger machine.",
+        ) from error
 
 
 def _shape_text(shape: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.atomic import write_text
+from dcmh.util.formats import check_format, check_types, read_object, readable
 
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
@@ -65,18 +66,15 @@ class Split:
         out, with a note.
         """
         path = Path(path)
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            version, seed, fingerprint = record["format"], record["seed"], record["data"]
-            query, train = list(record["query"]), list(record["train"])
-        except FileNotFoundError:
-            raise DataError(f"Split {path} does not exist. Save one with split.save(path).") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not a split of dcmh. Save one with split.save(path).") from error
-        if version != FORMAT:
-            raise DataError(
-                f"{path} has format {version}; this dcmh reads format {FORMAT}. Upgrade: pip install -U dcmh"
-            )
+        hint = "Save one with split.save(path)."
+        if not path.exists():
+            raise DataError(f"Split {path} does not exist.", which=path, hint=hint)
+        with readable(path, what="{path} is not a split of dcmh ({reason}).", hint=hint):
+            record = read_object(path)
+            check_format(record["format"], FORMAT, path, DataError)
+            seed, fingerprint = record["seed"], record["data"]
+            check_types(record, query=list, train=list)
+            query, train = ([str(name) for name in record[part]] for part in ("query", "train"))
         row_of = {name: row for row, name in enumerate(data.ids)}
         left = [[name for name in part if name in row_of] for part in (query, train)]
         gone = [name for name in [*query, *train] if name not in row_of]

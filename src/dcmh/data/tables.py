@@ -6,7 +6,6 @@ Columns: image (or file) and text, or those that `modalities` names; optionally 
 from __future__ import annotations
 
 import csv
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from dcmh.data.columns import IMAGE_SUFFIXES, Column, Images, Kind, Texts, Vecto
 from dcmh.data.dataset import PARTS, Dataset
 from dcmh.data.labels import multi_hot
 from dcmh.errors import DataError, ParameterError
+from dcmh.util.formats import parse_json, read_npy
 from dcmh.util.text import mended
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
@@ -233,7 +233,7 @@ def _json_records(name: str, lines: Iterator[str]) -> Iterator[tuple[int, dict[s
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise DataError(
                 f"{name} line {number} is not JSON: {error}. Write one object per line: {example}"
@@ -397,7 +397,7 @@ class _VectorReader:
         name, mark, row = text.partition("#")
         if name not in self._matrices:
             try:
-                matrix = np.load(self.root / name, mmap_mode="r", allow_pickle=False)
+                matrix = read_npy(self.root / name, mmap="r")
             except FileNotFoundError:
                 raise DataError("does not exist") from None
             except (OSError, ValueError) as error:
@@ -420,7 +420,7 @@ def _numbers_in(text: str) -> list[float] | None:
     if not (text.startswith("[") and text.endswith("]")):
         return None
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError:
         return None
     return values if _are_numbers(values) else None

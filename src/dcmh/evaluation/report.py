@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
-from dcmh.evaluation.metrics import Curve, Lookup, Ties
+from dcmh.evaluation.metrics import TIES, Curve, Lookup, Ties
+from dcmh.util.formats import UNREADABLE, reason
 
 Relevance = Literal["labels", "pairing"]
 
@@ -58,13 +59,13 @@ class DirectionReport:
         """Undo `to_json`."""
         per_query = Curve(*_columns(record["lookup_per_query"]))
         return cls(
-            queries=record["queries"],
-            database=record["database"],
-            chance=record["chance"],
-            without_relevant=record["without_relevant"],
-            map=dict(record["map"]),
-            precision_at={int(k): value for k, value in record["precision_at"].items()},
-            recall_at={int(k): value for k, value in record["recall_at"].items()},
+            queries=int(record["queries"]),
+            database=int(record["database"]),
+            chance=_real(record["chance"]),
+            without_relevant=int(record["without_relevant"]),
+            map={ties: _real(record["map"][ties]) for ties in TIES},
+            precision_at={int(k): _real(value) for k, value in record["precision_at"].items()},
+            recall_at={int(k): _real(value) for k, value in record["recall_at"].items()},
             lookup=Lookup(*_columns(record["lookup"]), per_query=per_query),
             points=np.array([row["points"] for row in record["by_distance"]], np.int64),
             relevant=np.array([row["relevant"] for row in record["by_distance"]], np.int64),
@@ -111,19 +112,19 @@ class Report:
         """Undo `to_json`."""
         try:
             return cls(
-                bits=record["bits"],
-                queries=record["queries"],
-                database=record["database"],
-                train=record["train"],
-                chance=record["chance"],
-                without_relevant=record["without_relevant"],
-                k=record["k"],
+                bits=int(record["bits"]),
+                queries=int(record["queries"]),
+                database=int(record["database"]),
+                train=int(record["train"]),
+                chance=_real(record["chance"]),
+                without_relevant=int(record["without_relevant"]),
+                k=None if record["k"] is None else int(record["k"]),
                 relevance=record.get("relevance", "labels"),
                 directions={name: DirectionReport.from_json(value) for name, value in record.items() if "_to_" in name},
             )
-        except KeyError as error:
+        except UNREADABLE as error:
             raise DataError(
-                f"This is not an evaluation report: it lacks {error}. Write one with Report.to_json."
+                f"This is not an evaluation report: {reason(error)}.", hint="Write one with Report.to_json."
             ) from error
 
 
@@ -147,8 +148,15 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
+def _real(value: Any) -> float:
+    """A number, NaN for None; anything else, such as a text, is an error."""
+    if value is not None and not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    return math.nan if value is None else float(value)
+
+
 def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     def measure(name: str) -> NDArray[np.float64]:
-        return np.array([math.nan if row[name] is None else row[name] for row in rows], np.float64)
+        return np.array([_real(row[name]) for row in rows], np.float64)
 
     return np.array([row["radius"] for row in rows], np.int64), measure("precision"), measure("recall"), measure("f")

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import DamagedError, ModelError
+from dcmh.errors import ModelError
 from dcmh.index import storage
 from dcmh.util import checksums
 from dcmh.util.atomic import whole_file, write_text
+from dcmh.util.formats import read_npy, readable
 
 HEADER, IDS, VECTORS, SUMS = "fine.json", "ids.npy", "fine.npy", "fine.sums"
 BLOCK = 4096  # rows that are converted to float32 at a time, so that they stay in a core's cache
@@ -186,20 +187,22 @@ class FineIndex:
     @classmethod
     def load(cls, folder: Path, generation: int) -> FineIndex:
         """Memory-map what `save` wrote for this generation."""
-        try:
+        what = f"The fine vectors in {folder} cannot be used ({{reason}})."
+        with readable(folder / HEADER, ModelError, what=what, hint=""):
             header = checksums.read_sealed_json(folder / HEADER)
             count, width = int(header["count"]), int(header["dimensions"])
             if header["format"] != 1 or header["generation"] != generation:
                 raise ValueError("it is out of date")
-            ids = np.load(folder / os.path.basename(header["ids"]), mmap_mode="r" if count else None)
-            vectors = np.load(folder / os.path.basename(header["vectors"]), mmap_mode="r" if count else None)
-            if (ids.dtype, vectors.dtype, ids.shape, vectors.shape) != (np.int64, np.int8, (count,), (count, width)):
+            ids = read_npy(folder / os.path.basename(header["ids"]), mmap="r")
+            vectors = read_npy(folder / os.path.basename(header["vectors"]), mmap="r")
+            if (
+                ids.dtype != np.int64
+                or ids.shape != (count,)
+                or vectors.dtype != np.int8
+                or vectors.shape != (count, width)
+            ):
                 raise ValueError("the shapes of its arrays do not match its header")
             files = StoredFine(folder, header, np.asarray(ids), np.asarray(vectors))
-        except DamagedError:
-            raise
-        except (OSError, KeyError, TypeError, *storage.NPY_ERRORS) as error:
-            raise ModelError(f"The fine vectors in {folder} cannot be used ({error}).") from error
         return cls(files.ids.array, files.vectors.array, count, None, files if "crc32" in header else None)
 
 

@@ -8,7 +8,6 @@ hamming.json contains its own checksum and those of the arrays, which `Stored.ch
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -26,6 +25,7 @@ from dcmh.errors import ModelError
 from dcmh.index.table import ALL_LIVE, Table
 from dcmh.util import checksums
 from dcmh.util.atomic import make_folder, storage_errors, sync_folder
+from dcmh.util.formats import check_format, parse_json, read_npy, readable
 
 FORMAT = 1
 KIND = "dcmh Hamming index"
@@ -121,24 +121,20 @@ def load(folder: str | Path, *, mmap: bool) -> tuple[Table, int, list[Stored]]:
 
 
 def _header(folder: Path) -> dict[str, Any]:
-    try:
+    if not (folder / HEADER).is_file():
+        raise ModelError(f"No index in {folder}: there is no {HEADER}. Save one there with HammingIndex.save.")
+    what = f"The index {folder} is damaged: {HEADER} is not JSON ({{reason}})."
+    with readable(folder / HEADER, ModelError, what=what, hint="Build it again."):
         data = (folder / HEADER).read_bytes()
-        header = json.loads(data)
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelError(
-            f"No index in {folder}: there is no {HEADER}. Save one there with HammingIndex.save."
-        ) from None
-    except ValueError:
-        raise ModelError(f"The index {folder} is damaged: {HEADER} is not JSON. Build it again.") from None
+        header = parse_json(data)
     if not isinstance(header, dict) or header.get("kind") != KIND:
         raise ModelError(f"{folder / HEADER} does not describe a Hamming index. Give the folder of a saved index.")
-    if header.get("format") != FORMAT:
-        raise ModelError(
-            f"The index {folder} has format {header.get('format')}; this version reads format {FORMAT}. Update dcmh."
-        )
+    check_format(header.get("format"), FORMAT, f"The index {folder}", ModelError)
     sizes = (header.get("bits"), header.get("count"))
     names = (header.get("codes"), header.get("ids"))
-    if not all(isinstance(n, int) for n in sizes) or not all(isinstance(n, str) and _OURS.fullmatch(n) for n in names):
+    if not all(type(n) is int and n >= 0 for n in sizes) or not all(
+        isinstance(n, str) and _OURS.fullmatch(n) for n in names
+    ):
         raise ModelError(f"The index {folder} is damaged: {HEADER} lacks an entry. Build it again.")
     checksums.check_sealed(data, folder / HEADER)
     return header
@@ -165,8 +161,8 @@ def stored(path: Path, array: NDArray[Any], crc32: int | None) -> Stored:
 def _array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], mmap: bool) -> NDArray[Any]:
     try:
         # Mode c (copy-on-write): nothing writes, but the kernels are compiled for writable arrays only.
-        array = np.asarray(np.load(path, mmap_mode="c" if mmap and shape[0] else None, allow_pickle=False))
-    except NPY_ERRORS as error:
+        array = read_npy(path, mmap="c" if mmap else None)
+    except ValueError as error:
         raise ModelError(
             f"The index {path.parent} is damaged: {path.name} cannot be read ({error}). Build it again."
         ) from None

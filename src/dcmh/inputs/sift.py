@@ -25,6 +25,7 @@ from dcmh.inputs.decoding import unreadable
 from dcmh.inputs.features import content_hashes
 from dcmh.util.atomic import whole_file
 from dcmh.util.cache import VectorStore, home
+from dcmh.util.formats import read_npy
 
 SIZE = 256  # pixels, square
 KEY_POINTS = 500  # the strongest of each picture
@@ -67,7 +68,7 @@ class VisualWords:
         self.digest_ = digest.hexdigest()
         cached = home() / "features" / f"sift-{self.digest_}.npy"
         try:
-            self.centres_: Floats = np.load(cached)
+            self.centres_: Floats = read_npy(cached)
         except (OSError, ValueError):
             self.centres_ = self._learn(column, keys, [rows[key] for key in keys], progress)
             with whole_file(cached) as draft, draft.open("wb") as file:

@@ -74,6 +74,7 @@ def load(folder: Path | str, *, method: type[Hasher] | None = None) -> Hasher:
     """Read a model folder, whichever method wrote it. `method`: its class, where it is not installed."""
     from dcmh.errors import ModelError
     from dcmh.methods import folder as model_folder
+    from dcmh.util.formats import readable
 
     folder = Path(folder)
     record = model_folder.read_record(folder)
@@ -82,7 +83,6 @@ def load(folder: Path | str, *, method: type[Hasher] | None = None) -> Hasher:
             f"{folder} was made by the method {record['method']!r}, which is not installed. Install it, or give its class: "
             f"dcmh.load(folder, method=…). Installed: {', '.join(available())}."
         )
-    try:
+    what = "{path} is damaged or of another version ({reason})."
+    with readable(folder, ModelError, what=what, hint="Train the model again."):
         return (method or get(record["method"])).from_folder(folder, record)
-    except (KeyError, TypeError, IndexError) as error:
-        raise ModelError(f"{folder} is damaged or of another version ({error}). Train the model again.") from error

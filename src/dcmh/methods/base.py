@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dcmh import __version__, codes
 from dcmh.data.columns import Column, Kind
 from dcmh.data.dataset import Dataset
-from dcmh.errors import DataError, NotFittedError, ParameterError
+from dcmh.errors import DataError, DivergedError, NotFittedError, ParameterError
 from dcmh.inputs import sentences
 from dcmh.inputs.views import FeatureView, PixelView, VectorView, View, WordView, as_column, load_view
 from dcmh.methods import fine as fine_space
@@ -107,12 +107,26 @@ class Hasher(ABC):
         try:
             self.fine_: FineSpace | None = self._learn_fine(train, inputs, fine, text_encoder)
             self._fit(inputs, train.labels, observed)
+            self._check_finite()
         except BaseException:
             del self.views_  # a model that failed to learn must not encode
             raise
         finally:
             self._progress = None
         return self
+
+    def _check_finite(self) -> None:
+        """Refuse a result that holds NaN or infinity: its codes would be the same for every item."""
+        state = self._state()
+        if self.fine_ is not None:
+            state |= {f"{fine_space.PREFIX}{name}": array for name, array in self.fine_.arrays.items()}
+        for name, array in state.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DivergedError(
+                    f"{type(self).__name__} did not learn anything usable: {name} holds NaN or infinity.",
+                    which=name,
+                    hint="Are the vectors of the data very large, or all the same? Scale them, or change the settings.",
+                )
 
     def _learn_fine(
         self, train: Dataset, inputs: dict[str, Any], dimensions: int, encoder: str | None

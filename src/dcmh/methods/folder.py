@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh import __version__
 from dcmh.data.columns import IMAGE_SUFFIXES
 from dcmh.errors import ModelError
 from dcmh.inputs.views import View
 from dcmh.util import checksums
 from dcmh.util.atomic import recover, whole_folder
+from dcmh.util.formats import check_format, check_types, parse_json_lines, parse_object, readable
 
 FORMAT = 1
 MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = (
@@ -82,21 +82,13 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise ModelError(f"There is no model {folder}. Train one: dcmh train DATA --out {folder}")
     if not is_model(folder):
         raise ModelError(f"{folder} is not a dcmh model (no {MODEL}). {_describe(folder)}")
-    try:
+    with readable(folder / MODEL, ModelError, hint="Train the model again, or copy the folder again."):
         data = (folder / MODEL).read_bytes()
-        record = json.loads(data)
-        version = record["format"]
-        _ = record["method"], record["parameters"], record["modalities"], record["bits"], record["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{folder / MODEL} is damaged ({error}). Train the model again, or copy the folder again."
-        ) from error
-    if not isinstance(version, int) or version > FORMAT:
-        raise ModelError(
-            f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}. Upgrade: pip install -U dcmh"
-        )
-    checksums.check_content(data, folder / MODEL)
-    return dict(record)
+        record = parse_object(data)
+        check_format(record["format"], FORMAT, folder, ModelError)
+        check_types(record, method=str, parameters=dict, modalities=dict, bits=int, fingerprint=str)
+        checksums.check_content(data, folder / MODEL)
+    return record
 
 
 def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
@@ -125,7 +117,8 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     path = folder / HISTORY
     if not path.is_file():
         return []
-    return [json.loads(line) for line in checksums.read_checked_text(path).splitlines() if line]
+    with readable(path, ModelError, hint="Delete it, or copy the folder again: it only shows how the training went."):
+        return parse_json_lines(checksums.read_checked_text(path))
 
 
 def _fingerprint(folder: Path, modalities: Mapping[str, Any], fine: Mapping[str, Any] | None) -> str:

@@ -13,7 +13,6 @@ measured ones has no measured precision: what it asks for may not be there at al
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import DamagedError, ModelError
+from dcmh.errors import ModelError
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods import folder as model_folder
 from dcmh.search import rank
 from dcmh.search.rank import Collection, Match, Ranking, Request, Wanted
 from dcmh.util.checksums import read_checked_text
+from dcmh.util.formats import parse_object, readable
 from dcmh.util.text import index_words
 
 if TYPE_CHECKING:
@@ -88,12 +88,8 @@ class Calibration:
         path = model / model_folder.REPORT
         if not path.is_file():
             return cls({})
-        try:
-            return cls(json.loads(read_checked_text(path)), fine=fine)
-        except DamagedError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ModelError(f"{path} is damaged ({error}).", hint="Copy the model again.") from error
+        with readable(path, ModelError, hint="Copy the model again."):
+            return cls(parse_object(read_checked_text(path)), fine=fine)
 
     @property
     def is_measured(self) -> bool:

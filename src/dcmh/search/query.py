@@ -18,6 +18,7 @@ from dcmh.search.encode import Encoders
 from dcmh.search.rank import Request
 from dcmh.search.results import Query
 from dcmh.search.words import TextEncoder
+from dcmh.util.formats import read_npy, reason
 from dcmh.util.text import STOP_WORDS, BagOfWords, index_words
 
 # Comparing a word with the whole vocabulary takes milliseconds, so it is done for a few words only.
@@ -80,6 +81,13 @@ def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> 
     modality = modality or encoders.picture
     if modality is None:
         raise QueryError("The model of this index takes no pictures.", hint="Ask with words.")
+    if not isinstance(image, str | Path | bytes | bytearray | memoryview | np.ndarray):
+        raise QueryError(
+            f"The picture to search for is of type {type(image).__name__}.",
+            hint="Give a path, the bytes of a file, or a uint8 array (height, width, 3).",
+        )
+    if isinstance(image, bytearray | memoryview):
+        image = bytes(image)
     named = str(image) if isinstance(image, str | Path) else None
     try:
         outputs, fine = encoders.pictures(modality).encode(image)
@@ -101,9 +109,13 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
         )
     modality = modality or names[0]
     try:
-        values = np.load(vector, allow_pickle=False) if isinstance(vector, str | Path) else np.asarray(vector)
+        values = read_npy(vector) if isinstance(vector, str | Path) else np.asarray(vector)
     except (OSError, ValueError) as error:
-        raise QueryError(f"Cannot read the vector {vector}: {error}.", hint="Give a .npy file.") from error
+        raise QueryError(
+            f"Cannot read the vector {vector}: {reason(error)}.", hint="Give a .npy file, or numbers."
+        ) from error
+    if values.dtype.kind not in "fiub" or not values.size:
+        raise QueryError("The vector to search for does not hold numbers.", hint="Give a .npy file, or numbers.")
     outputs, vectors = encoders.vectors(modality, as_column(values.reshape(1, -1), "vector", modality))
     code, fine = codes.pack(codes.sign(outputs))[0].tobytes(), None if vectors is None else vectors[0]
     return Query(code=code, key=encoders.key(code, fine)), Request(code, modality, False, encoders.as_query(fine))
@@ -111,6 +123,8 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
 
 def ask_code(encoders: Encoders, key: bytes, modality: str, indexed: Sequence[str]) -> Asked:
     """A query of a packed code, or of a `Query.key`, in a modality of the model or of the index."""
+    if not isinstance(key, bytes):
+        raise ParameterError(f"A code is bytes, not {type(key).__name__}.")
     if modality not in (*encoders.modalities, *indexed):
         raise ParameterError(f"The model has no {modality!r}.", hint=f"It has: {', '.join(encoders.modalities)}.")
     size = bytes_of(encoders.bits)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from dcmh.errors import ImageError
 from dcmh.inputs.images import content_hash
 from dcmh.search.encode import BATCH, Encoders, PictureEncoder, Prepared, encode_texts
 from dcmh.util.atomic import whole_file
+from dcmh.util.formats import parse_json, readable, reason
 from dcmh.util.locks import locked
 
 LEAST = 32 * BATCH  # rows in a shard: whole batches, also of those that a GPU takes
@@ -154,10 +156,11 @@ class Shards:
         packed_codes: Codes = {}
         failed: Failed = {}
         for shard in range(len(self.parts)):
-            with np.load(self._done(shard), allow_pickle=False) as stored:
-                rows, packed = stored["rows"].tolist(), stored["packed"]
+            file = self._done(shard)
+            with readable(file, hint="Delete it; its codes will be made again."):
+                rows, packed, reasons = _read_shard(file)
                 packed_codes.update((row, code.tobytes()) for row, code in zip(rows, packed, strict=True))
-                failed.update((int(row), reason) for row, reason in json.loads(str(stored["failed"])).items())
+                failed.update((int(row), str(reason)) for row, reason in reasons.items())
         return packed_codes, failed
 
     def remove(self) -> None:
@@ -200,6 +203,15 @@ class Shards:
         """Lock a shard for the block; gives False if another process has it."""
         with locked(self.folder / f"{self._name}-{shard:05}.lock") as alone:
             yield alone
+
+
+def _read_shard(file: Path) -> tuple[list[int], NDArray[np.uint8], dict[str, Any]]:
+    """The rows of a finished shard, their packed codes, and the reasons for rows that failed."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            return stored["rows"].tolist(), stored["packed"], parse_json(str(stored["failed"]))
+    except Exception as error:  # a zip file of .npy files: damage shows in many ways
+        raise ValueError(reason(error)) from error
 
 
 def _identity(encoders: Encoders, column: Column, modality: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import functools
-import json
 import os
 import threading
 import time
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from dcmh.errors import DCMHError, ImageError, QueryError
+from dcmh.errors import DCMHError, ImageError, ModelError, QueryError
 from dcmh.index import scan
 from dcmh.inputs.decoding import SIZE
 from dcmh.inputs.sandbox import Sandbox, SandboxedPicture
@@ -34,6 +33,7 @@ from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
 from dcmh.service.thumbnails import ThumbnailCache
 from dcmh.util.checksums import read_checked_text
+from dcmh.util.formats import parse_object, readable
 from dcmh.util.text import BagOfWords
 
 Result = TypeVar("Result")
@@ -338,11 +338,11 @@ def _read_measures(path: Path) -> list[schemas.Measured]:
     if not path.is_file():
         return []
     try:
-        report = json.loads(read_checked_text(path))
-        return [_direction(name, record) for name, record in report.items() if "_to_" in name]
-    except (DCMHError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        logs.events.warning("the report of the model is damaged, so no measurements are shown: %s: %s", path, reason)
+        with readable(path, ModelError, hint="Copy the model again."):
+            report = parse_object(read_checked_text(path))
+            return [_direction(name, record) for name, record in report.items() if "_to_" in name]
+    except DCMHError as error:
+        logs.events.warning("no measurements are shown: %s", error)
         return []
 
 

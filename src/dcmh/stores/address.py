@@ -21,6 +21,7 @@ from dcmh.errors import ParameterError
 ENGINES = {"postgresql": "postgres", "postgres": "postgres", "milvus": "milvus"}
 PORTS = {"postgres": 5432, "milvus": 19530}
 APPROXIMATE = {"postgres": "hnsw", "milvus": "ivf"}
+SSLMODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 CONSISTENCY = ("strong", "session", "bounded", "eventually")
 # Options after the question mark: ours, and those that are passed to libpq.
 OPTIONS = {
@@ -152,6 +153,7 @@ def _options(parts: SplitResult, engine: str, text: str) -> dict[str, str]:
         raise ParameterError(f"{_shown(text)}: an option is given twice.", hint="Give it once.")
     _check("approximate", options, lambda value: value == APPROXIMATE[engine], f"it can be {APPROXIMATE[engine]}")
     _check("effort", options, lambda value: value.isdigit() and int(value) > 0, "it is a whole number of at least 1")
+    _check("sslmode", options, lambda value: value in SSLMODES, f"it can be {', '.join(SSLMODES)}")
     _check("port", options, str.isdigit, "it is a number")
     _check("patience", options, _is_seconds, "it is a number of seconds")
     _check("consistency", options, lambda value: value in CONSISTENCY, f"it can be {', '.join(CONSISTENCY)}")

@@ -32,6 +32,7 @@ from dcmh.stores.codes import CodeIndex, CountedIndex
 from dcmh.stores.fine import FetchedVectors
 from dcmh.stores.transaction import CodeRows, Transaction
 from dcmh.util.cache import home
+from dcmh.util.formats import check_format
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
@@ -95,12 +96,8 @@ class ServerStore(ABC):
                 f"There is no index {self.address}.",
                 hint=f"Make one: dcmh index DATA --model MODEL --out '{self.address}'",
             )
-        version = int(about.get("format", 0))
-        if version > FORMAT:
-            raise ModelError(
-                f"{self.address} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}.",
-                hint="Upgrade: pip install -U dcmh",
-            )
+        version = about.get("format", "")
+        check_format(int(version) if version.isdecimal() else version, FORMAT, self.address, ModelError)
         self._dimensions = int(about.get("fine", 0))
         return about
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import DamagedError, ModelError
+from dcmh.errors import ModelError
 from dcmh.util.checksums import BlockSums
+from dcmh.util.formats import parse_json, readable
 
 _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "U8": np.uint8, "I8": np.int8}
 
@@ -20,7 +20,8 @@ def map_arrays(path: Path, blocks: BlockSums | None = None) -> dict[str, NDArray
 
     With `blocks` the file's header is checked; whoever uses an array checks it with `blocks.check`.
     """
-    try:
+    what = "{path} is missing or damaged ({reason})."
+    with readable(path, ModelError, what=what, hint="Train again, or copy the folder again."):
         size = path.stat().st_size
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -28,7 +29,7 @@ def map_arrays(path: Path, blocks: BlockSums | None = None) -> dict[str, NDArray
                 raise ValueError("it is too short")
             if blocks is not None:
                 blocks.check_bytes(0, 8 + length)
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
         header.pop("__metadata__", None)
         arrays = {}
         for name, entry in header.items():
@@ -41,8 +42,4 @@ def map_arrays(path: Path, blocks: BlockSums | None = None) -> dict[str, NDArray
                 continue
             dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
             arrays[name] = np.asarray(np.memmap(path, dtype, "r", 8 + length + start, shape))
-    except DamagedError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} is missing or damaged ({error}). Train again, or copy the folder again.") from error
     return arrays

@@ -15,8 +15,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import DamagedError, DataError, NotFittedError, ParameterError
+from dcmh.errors import DataError, NotFittedError, ParameterError
 from dcmh.util.checksums import read_checked_text
+from dcmh.util.formats import parse_json, readable
 
 FORMAT = 1
 _HEADER = "# dcmh vocabulary "
@@ -54,7 +55,10 @@ def words_of(text: str) -> list[str]:
 
 
 def mended(text: str) -> str:
-    """The text as valid Unicode: surrogates, as in JSON's "\\ud83d", are joined with their other half or become U+FFFD."""
+    """The text as every store takes it: surrogates, as in JSON's "\\ud83d", are joined with their other half or become
+    U+FFFD, and so does U+0000, which PostgreSQL does not store.
+    """
+    text = text.replace("\0", "\ufffd")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -243,23 +247,23 @@ class BagOfWords:
     def load(cls, path: Path | str) -> BagOfWords:
         """Read what `save` wrote."""
         path = Path(path)
-        try:
+        if not path.exists():
+            raise DataError(f"Vocabulary {path} does not exist.")
+        what = "{path} is not a vocabulary of dcmh: {reason}."
+        with readable(path, what=what, hint="Save it again with the model."):
             header, *lines = read_checked_text(path).removesuffix("\n").split("\n")
             if not header.startswith(_HEADER):
                 raise ValueError("its first line is not a vocabulary header")
-            settings = json.loads(header.removeprefix(_HEADER))
-            if settings.pop("format") != FORMAT:
-                raise ValueError(f"its format is not {FORMAT}, which this version reads")
+            settings = parse_json(header.removeprefix(_HEADER))
+            version = settings.pop("format")
+            if type(version) is not int or version != FORMAT:
+                raise ValueError(f"its format is {version!r}; this version reads {FORMAT}")
             documents = settings.pop("documents")
             bag = cls(**settings)
             pairs = [line.split("\t") for line in lines]
-            bag._set([(word, int(count)) for word, count in pairs], documents)
-        except FileNotFoundError:
-            raise DataError(f"Vocabulary {path} does not exist.") from None
-        except DamagedError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not a vocabulary of dcmh: {error}. Save it again with the model.") from error
+            bag._set([(word, int(count)) for word, count in pairs], int(documents))
+            if len(bag._index) < len(pairs):
+                raise ValueError("a word occurs twice")
         return bag
 
     def _set(self, pairs: list[tuple[str, int]], documents: int) -> None:

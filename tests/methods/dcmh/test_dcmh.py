@@ -8,7 +8,16 @@ import torch
 
 import dcmh
 from dcmh.data import Dataset, Texts, Vectors
-from dcmh.errors import DamagedError, DataError, DeviceError, ModelError, ParameterError, TrainingStopped
+from dcmh.errors import (
+    DamagedError,
+    DataError,
+    DeviceError,
+    DivergedError,
+    ModelError,
+    NotFittedError,
+    ParameterError,
+    TrainingStopped,
+)
 from dcmh.inputs import images
 from dcmh.inputs.features import to_batch
 from dcmh.methods.dcmh import DCMH, objective, similarity
@@ -77,6 +86,41 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     with pytest.raises(DataError, match="damaged"):
         DCMH(**FAST).fit(pairs(), checkpoint=checkpoint)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    checkpoint = tmp_path / "run.checkpoint"
+    with pytest.raises(TrainingStopped):
+        DCMH(**FAST).fit(pairs(), checkpoint=checkpoint, stop=lambda: True)
+    with safe_open(checkpoint, framework="pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for record in (
+        "{",
+        "[" * 100_000,
+        "[]",
+        '{"epoch": 1}',
+        '{"epoch": "1", "history": []}',
+        '{"epoch": 99, "history": []}',
+    ):
+        save_file(tensors, checkpoint, metadata | {"record": record})
+        with pytest.raises(DataError, match=r"The checkpoint .* is damaged \(.*\)\. Delete it to start over"):
+            DCMH(**FAST).fit(pairs(), checkpoint=checkpoint)
+    save_file(tensors | {"B": tensors["B"][:3]}, checkpoint, metadata)
+    with pytest.raises(DataError, match=r"The checkpoint .* is damaged \(.*\)\. Delete it to start over"):
+        DCMH(**FAST).fit(pairs(), checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("recipe", ["stable", "paper"])
+def test_a_training_that_diverges_is_stopped(recipe):
+    settings = {"learning_rate": 1e10} if recipe == "stable" else {"gamma": 1e30, "eta": 1e30}
+    model = DCMH(**FAST, recipe=recipe, **settings)
+    with pytest.raises(DivergedError, match=r"Lower .*(learning_rate \(now 1e\+10\)|gamma \(now 1e\+30\))"):
+        model.fit(pairs(), fine=0)
+    with pytest.raises(NotFittedError):
+        model.encode(image=pairs()["image"])
 
 
 def literal_step(model, data):

@@ -22,6 +22,7 @@ from dcmh.data.benchmarks.release import BROKEN
 from dcmh.data.benchmarks.sources import SOURCES, Archive
 from dcmh.errors import DataError, MissingExtra
 from dcmh.util.atomic import write_text
+from dcmh.util.formats import read_json, readable
 
 RECORD = "fetched.json"
 CHUNK = 1 << 18  # bytes
@@ -85,12 +86,10 @@ def get(
 
 def read_record(folder: Path) -> dict[str, dict[str, Any]]:
     """What was fetched into a folder before, by the name of the archive."""
-    try:
-        return dict(json.loads((folder / RECORD).read_text(encoding="utf-8"))["archives"])
-    except FileNotFoundError:
+    if not (folder / RECORD).exists():
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder / RECORD} is damaged ({error}). Delete it; it will be written again.") from error
+    with readable(folder / RECORD, hint="Delete it; it will be written again."):
+        return dict(read_json(folder / RECORD)["archives"])
 
 
 def verify(archive: Archive, path: Path, earlier: Mapping[str, Any] | None) -> str:

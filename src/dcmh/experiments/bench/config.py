@@ -28,7 +28,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -40,6 +39,7 @@ from dcmh.data import named
 from dcmh.errors import ParameterError
 from dcmh.evaluation.metrics import TIES
 from dcmh.methods.base import Hasher
+from dcmh.util.formats import read_toml
 
 FEATURES = {
     "pixels": "the pictures themselves: the method sees them in its own way",
@@ -101,10 +101,10 @@ def read(file: Path | str) -> Config:
     """Read and check a bench file. Whether its data can be read is checked when it runs."""
     file = Path(file)
     try:
-        record = tomllib.loads(file.read_text(encoding="utf-8"))
+        record = read_toml(file)
     except OSError as error:
         raise ParameterError(f"Cannot read the bench {file}: {error.strerror}. Give a TOML file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ParameterError(f"{file} is not TOML: {error}. docs/bench.md has an example.") from error
     try:
         return _config(file, record)

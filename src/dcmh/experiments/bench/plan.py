@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from dcmh.errors import ParameterError
 from dcmh.experiments.bench.config import Config, Entry, grid_points, kind_of, parameters_of
 from dcmh.methods.base import Hasher
+from dcmh.util.formats import read_object
 
 NETWORKS = {"cnn": "efficientnet-lite0", "cnn-f": "cnn-f"}  # feature set to image network
 _LONGEST = 80  # characters of a folder name; longer ones become a hash
@@ -105,9 +105,9 @@ def _network(entry: Entry, features: str, config: Config) -> dict[str, Any]:
 def done(task: Task, results: Path) -> dict[str, Any] | None:
     """The result of a run with exactly these settings; None if it has not been done."""
     try:
-        record = json.loads((results / task.path).read_text(encoding="utf-8"))
+        record = read_object(results / task.path)
         same = record["parameters"] == parameters(task.build())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError):
         return None
     return record if same else None
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from dcmh.errors import DataError
 from dcmh.evaluation import Report
+from dcmh.util.formats import check_format, check_types, read_object, readable
 
 FORMAT = 1
 PIXELS = "pixels"  # the method sees the pictures themselves, so it belongs in the table of every feature set
@@ -42,7 +43,11 @@ class Run:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Run:
         """The run of a result file."""
+        check_types(record, features=str, label=str, title=str, method=str, ties=str)
+        check_types(record, varied=dict, parameters=dict, bits=int, seed=int)
         split = record["split"]
+        check_types(split, folder=str, queries=int, database=int, train=int)
+        check_types(record["data"], name=str, fingerprint=str)
         return cls(
             data=record["data"]["name"],
             fingerprint=record["data"]["fingerprint"],
@@ -120,20 +125,11 @@ def read(folder: Path | str) -> list[Run]:
         raise DataError(f"There is no folder {folder}. Make results first: dcmh bench CONFIG.toml")
     runs = []
     for file in sorted(folder.rglob("*.json")):
-        try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            if record["format"] != FORMAT:
-                raise DataError(
-                    f"{file} has format {record['format']}; this dcmh reads format {FORMAT}. "
-                    "Upgrade: pip install -U dcmh"
-                )
+        hint = "Remove it, and run the bench again."
+        with readable(file, what="{path} is not a result of dcmh bench ({reason}).", hint=hint):
+            record = read_object(file)
+            check_format(record["format"], FORMAT, file, DataError)
             runs.append(Run.from_json(record))
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(
-                f"{file} is not a result of dcmh bench ({error}). Remove it, and run the bench again."
-            ) from error
     if not runs:
         raise DataError(f"No results in {folder}. Make some: dcmh bench CONFIG.toml --out {folder}")
     return runs

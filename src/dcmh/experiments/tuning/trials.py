@@ -21,6 +21,7 @@ from dcmh.evaluation import average_precision_by_direction, encode_sides
 from dcmh.methods.dcmh import DCMH
 from dcmh.methods.dcmh.recipes import Recipe
 from dcmh.util.atomic import write_text
+from dcmh.util.formats import read_object
 
 FORMAT = 2
 Changes = tuple[tuple[str, float], ...]  # what differs from the defaults; () for the defaults
@@ -149,11 +150,10 @@ class Trials:
     def read(self, trial: Trial) -> dict[str, Any] | None:
         """The record of a finished trial of this search; None if there is none."""
         try:
-            record = json.loads(self.file(trial).read_text(encoding="utf-8"))
-            same = record["format"] == FORMAT and record["identity"] == self.identity
-        except (OSError, ValueError, KeyError, TypeError):
+            record = read_object(self.file(trial))
+        except (OSError, ValueError):
             return None
-        return dict(record) if same else None
+        return record if (record.get("format"), record.get("identity")) == (FORMAT, self.identity) else None
 
 
 def describe(changes: Changes) -> str:

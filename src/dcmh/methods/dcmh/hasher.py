@@ -22,7 +22,7 @@ from torch import nn
 from dcmh import __version__, networks
 from dcmh.data.columns import Kind
 from dcmh.data.dataset import Dataset
-from dcmh.errors import ParameterError, StorageError, TrainingStopped
+from dcmh.errors import DivergedError, ParameterError, StorageError, TrainingStopped
 from dcmh.inputs import sentences
 from dcmh.inputs.features import outputs_of
 from dcmh.inputs.views import FeatureView, PixelView, View, WordView
@@ -275,12 +275,26 @@ class DCMH(Hasher):
         """Add the iteration to the history; the MAP of held-out points for some iterations only."""
         row: dict[str, Any] = {"epoch": run.epoch, "epochs": run.epochs}
         row |= dict(zip(Terms._fields, run.mean_losses(), strict=True))  # waits for the GPU
+        if not np.isfinite([row[name] for name in Terms._fields]).all():
+            raise DivergedError(
+                f"The loss is not finite after iteration {run.epoch} of {run.epochs}: the training diverged.",
+                which="learning_rate",
+                hint=self._calmer(),
+            )
         row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": run.frozen}  # its name in history files
         measured = run.epoch == run.epochs or run.epoch % -(-run.epochs // MAX_MEASURED) == 0
         row |= {"map": state.held_out_map(run) if measured else {}}
         self.history_.append(row)
         if self._progress:
             self._progress(row)
+
+    def _calmer(self) -> str:
+        """What to lower when the training diverges."""
+        if self.recipe == "paper":
+            return f"Lower gamma (now {self.gamma:g}) or eta (now {self.eta:g})."
+        return (
+            f"Lower learning_rate (now {self.learning_rate:g}), gamma (now {self.gamma:g}) or eta (now {self.eta:g})."
+        )
 
     # -- views ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
@@ -34,6 +33,7 @@ from dcmh.data.dataset import Dataset
 from dcmh.data.labels import labels_from_folders
 from dcmh.errors import DataError, ParameterError
 from dcmh.methods.dcmh import objective
+from dcmh.util.formats import parse_json
 from dcmh.util.text import BagOfWords
 
 KINDS = ("labels", "folders", "tags", "labels+tags", "pairs", "pairing")
@@ -348,7 +348,9 @@ def _lines(file: Path, ids: Container[str]) -> Iterator[tuple[int, str, str, boo
 def _cells(file: Path, lines: Any) -> Iterator[list[Any]]:
     if file.suffix == ".jsonl":
         for line in lines:
-            record = json.loads(line) if line.strip() else []
+            record = parse_json(line) if line.strip() else []
+            if not isinstance(record, dict | list):
+                raise ValueError(f"{line.strip()[:40]} is not a list of two ids")
             yield list(record.values()) if isinstance(record, dict) else list(record)
     else:
         yield from csv.reader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")

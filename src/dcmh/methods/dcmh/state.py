@@ -24,6 +24,7 @@ from dcmh.methods.dcmh.similarity import Similarity
 from dcmh.networks import distributed
 from dcmh.util.atomic import whole_file
 from dcmh.util.checksums import KEY, UNSEALED, check_sealed_file, seal_file
+from dcmh.util.formats import check_types, parse_json, readable
 
 CHECKPOINT_SECONDS = 15.0  # between two checkpoints
 MIN_HELD_OUT = 10  # points: fewer are too few to measure on
@@ -243,38 +244,43 @@ class Checkpoint:
         self.written = time.monotonic()
         if not self.path.is_file():
             return []
-        try:
-            check_sealed_file(self.path)
-            with safe_open(self.path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-        except (OSError, SafetensorError, DamagedError) as error:
-            why = "it does not match its checksum" if isinstance(error, DamagedError) else error
-            raise DataError(
-                f"The checkpoint {self.path} is damaged ({why}).",
-                which=self.path,
-                hint="Start over: repeat the command without --resume.",
-            ) from error
+        what = "The checkpoint {path} is damaged ({reason})."
+        with readable(self.path, what=what, hint="Start over: repeat the command without --resume."):
+            try:
+                check_sealed_file(self.path)
+                with safe_open(self.path, framework="pt") as file:
+                    metadata = file.metadata() or {}
+                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            except DamagedError as error:
+                raise ValueError("it does not match its checksum") from error
+            except SafetensorError as error:
+                raise ValueError(str(error)) from error
+            self._check_identity(metadata)
+            record = parse_json(metadata["record"])
+            check_types(record, epoch=int, history=list)
+            if not 0 <= record["epoch"] <= run.epochs:
+                raise ValueError(f"iteration {record['epoch']} of {run.epochs}")
+            run.restore(tensors)
+            run.epoch = record["epoch"]
+        history: list[dict[str, Any]] = record["history"]
+        return history
+
+    def _check_identity(self, metadata: Mapping[str, str]) -> None:
         if metadata.get("identity") != self.identity:
             raise DataError(
                 f"The checkpoint {self.path} is of another run ({_difference(metadata.get('identity', ''), self.identity)}). "
                 "Repeat the command that was interrupted, or leave --resume out to start over."
             )
-        record = json.loads(metadata["record"])
-        run.restore(tensors)
-        run.epoch = record["epoch"]
-        history: list[dict[str, Any]] = record["history"]
-        return history
 
 
 def _difference(theirs: str, mine: str) -> str:
     """What two runs differ in, by their identities: version, fingerprint of the data, settings (see `DCMH.identity`)."""
     try:
-        (old, old_data, was), (new, new_data, now) = json.loads(theirs), json.loads(mine)
-    except ValueError:
+        (old, old_data, was), (new, new_data, now) = parse_json(theirs), parse_json(mine)
+        names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    except (ValueError, TypeError, AttributeError):
         return "other settings, data or version"
     differences = [f"dcmh {old}, this is {new}"] if old != new else []
-    names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
     differences += [f"{name} {was.get(name)}, here {now.get(name)}" for name in names if name != "pairs"]
     differences += ["other pairs"] if "pairs" in names else []
     differences += ["other data"] if old_data != new_data else []

@@ -15,7 +15,6 @@ lock                 held by the process that writes
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import time
@@ -30,6 +29,7 @@ from dcmh.stores.base import UNFINISHED, UPDATE, UPLOADS, check_model
 from dcmh.stores.local.catalogue import Catalogue, drop_journal
 from dcmh.util import checksums
 from dcmh.util.atomic import make_folder, storage_errors, sync_folder, sync_tree, whole_folder, write_text
+from dcmh.util.formats import check_format, check_types, parse_object, readable
 from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
@@ -69,25 +69,17 @@ def read_header(folder: Path) -> dict[str, Any]:
     """index.json, checked: ModelError for a folder that is not an index, is damaged, or is newer than this version."""
     if not is_index(folder):
         raise _no_index(folder)
-    try:
+    again = f"Make it again: dcmh index DATA --model MODEL --out {folder} --rebuild"
+    what = f"The index {folder} is damaged: {HEADER} ({{reason}})."
+    with readable(folder / HEADER, ModelError, what=what, hint=again):
         data = (folder / HEADER).read_bytes()
-        header = json.loads(data)
-        kind, version = header["kind"], header["format"]
-        _ = header["bits"], header["fingerprint"], header["generation"], header["codes"], header["items"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"The index {folder} is damaged: {HEADER} ({error}).",
-            hint=f"Make it again: dcmh index DATA --model MODEL --out {folder} --rebuild",
-        ) from error
-    if kind != KIND:
-        raise _no_index(folder)
-    if not isinstance(version, int) or version > FORMAT:
-        raise ModelError(
-            f"{folder} has format {version}; this dcmh ({__version__}) reads up to {FORMAT}.",
-            hint="Upgrade: pip install -U dcmh",
-        )
-    checksums.check_sealed(data, folder / HEADER)
-    return dict(header)
+        header = parse_object(data)
+        if header["kind"] != KIND:
+            raise _no_index(folder)
+        check_format(header["format"], FORMAT, folder, ModelError)
+        check_types(header, bits=int, fingerprint=str, generation=int, codes=dict, items=int)
+        checksums.check_sealed(data, folder / HEADER)
+    return header
 
 
 def write_header(folder: Path, **record: Any) -> None:

@@ -23,6 +23,7 @@ LOCK_SECONDS = 30
 MOMENT = 2.0  # seconds
 BUILD_SECONDS = 24 * 3600  # building an index over 10^9 rows
 KEPT = 8  # idle connections
+NEVER = ("certificate", "sslmode")  # words of libpq about settings that no retry will change
 # Messages of a server that refuses a connection now and will accept it soon.
 SOON = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
 
@@ -126,7 +127,8 @@ class Postgres:
         if not isinstance(error, self._psycopg.OperationalError):
             return False
         if error.sqlstate is None:  # from the connection itself; a server that answers and refuses says FATAL
-            return "FATAL" not in str(error) or any(word in str(error) for word in SOON)
+            refused = "FATAL" in str(error) or any(word in str(error) for word in NEVER)
+            return not refused or any(word in str(error) for word in SOON)
         return error.sqlstate[:2] == "08" or error.sqlstate in ("57P01", "57P02", "57P03", "53300", "40001", "40P01")
 
     def _explained(self, error: psycopg.Error, patience: float) -> Exception:
