@@ -44,6 +44,7 @@ HEADER, CATALOGUE, CODES, MODEL, SKIPPED, LOCK = (
     "lock",
 )
 REBUILD, READY = ".rebuild.part", ".rebuild.ready"
+_REPLACED = "old "  # before the name of a folder that was replaced
 SWITCH_SECONDS = 10.0  # to wait for another process that moves a rebuilt index into its place
 _OURS = {READY, HEADER, CATALOGUE, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOADS, LOCK}
 
@@ -176,11 +177,10 @@ def finish_switch(folder: Path) -> None:
         return
     if (ready / CATALOGUE).exists():
         drop_journal(folder / CATALOGUE)
-    for name in (MODEL, CODES, SKIPPED, CATALOGUE, HEADER):
-        if not (ready / name).exists():
-            continue
+    names = [entry.name for entry in ready.iterdir() if not entry.name.startswith(_REPLACED)]
+    for name in sorted(names, key=lambda name: (name == HEADER, name == CATALOGUE, name)):  # the header last
         if (ready / name).is_dir() and (folder / name).exists():
-            os.replace(folder / name, ready / f"old {name}")
+            os.replace(folder / name, ready / f"{_REPLACED}{name}")
         os.replace(ready / name, folder / name)
     sync_folder(ready)
     sync_folder(folder)
