@@ -154,7 +154,9 @@ class StorageError(DCMHError, OSError):
         if number not in _STATES:
             return None
         path = getattr(error, "filename", None) or path
-        state, where = _STATES[number], "" if path is None else f": cannot write {path}"
+        state = _STATES[number]
+        does = "read or write" if state == "failing" else "write"
+        where = "" if path is None else f": cannot {does} {path}"
         return cls(f"{_WHAT[state]}{where} ({os.strerror(number)}).", state=state, which=path)
 
 

@@ -111,23 +111,26 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report(cli, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "message", "code"),
     [
-        (PermissionError(13, "Permission denied", "/m"), "Permission denied: /m. Check the file permissions."),
+        (PermissionError(13, "Permission denied", "/m"), "Permission denied: /m. Check the file permissions.", 1),
+        (OSError(28, "No space left on device", "/m"), "The disk is full: cannot write /m (No space left on", 4),
         (
-            OSError(28, "No space left on device", "/m"),
-            "/m: No space left on device. Check the path and the free space.",
+            OSError(5, "Input/output error", "/m"),
+            "The disk fails: cannot read or write /m (Input/output error). Check",
+            4,
         ),
-        (MemoryError(), "Out of memory. "),
+        (OSError(30, "Read-only file system"), "The disk is read-only (Read-only file system). Make it", 4),
+        (MemoryError(), "Out of memory. ", 1),
     ],
 )
-def test_what_the_system_refuses_is_not_a_bug(cli, monkeypatch, error, message):
+def test_what_the_system_refuses_is_not_a_bug(cli, monkeypatch, error, message, code):
     def refuse():
         raise error
 
     monkeypatch.setattr("dcmh.methods.available", refuse)
     answer = cli("methods")
-    assert answer.code == 1
+    assert answer.code == code
     assert answer.err.startswith(message)
     assert answer.err.count("\n") == 1
 

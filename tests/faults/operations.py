@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -122,14 +121,3 @@ def is_prefix(some: str, whole: str) -> bool:
         for name, (ids, rows) in codes.items()
     )
     return items == all_items[: len(items)] and same
-
-
-def leftovers(root: Path) -> list[str]:
-    """Drafts anywhere under the folder."""
-    return [str(path.relative_to(root)) for path in root.rglob(".*") if path.name.endswith((".part", ".old", ".ready"))]
-
-
-def loaded() -> None:
-    """Import and compute what would otherwise be read from files in the middle of an operation."""
-    dcmh.load_dataset("toy")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")

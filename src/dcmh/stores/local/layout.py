@@ -47,6 +47,7 @@ HEADER, CATALOGUE, SEAL, CODES, MODEL, SKIPPED, LOCK = (
     "lock",
 )
 REBUILD, READY = ".rebuild.part", ".rebuild.ready"
+_REPLACED = "old "  # before the name of a folder that was replaced
 SWITCH_SECONDS = 10.0  # to wait for another process that moves a rebuilt index into its place
 _OURS = {READY, HEADER, CATALOGUE, SEAL, f"{CATALOGUE}-journal", CODES, MODEL, SKIPPED, UPLOADS, LOCK}
 
@@ -174,11 +175,11 @@ def finish_switch(folder: Path) -> None:
     if (ready / CATALOGUE).exists():
         drop_journal(folder / CATALOGUE)
         (folder / SEAL).unlink(missing_ok=True)
-    for name in (MODEL, CODES, SKIPPED, CATALOGUE, SEAL, HEADER):
-        if not (ready / name).exists():
-            continue
+    last = [CATALOGUE, SEAL, HEADER]
+    names = sorted(entry.name for entry in ready.iterdir() if not entry.name.startswith(_REPLACED))
+    for name in sorted(names, key=lambda name: last.index(name) if name in last else -1):
         if (ready / name).is_dir() and (folder / name).exists():
-            os.replace(folder / name, ready / f"old {name}")
+            os.replace(folder / name, ready / f"{_REPLACED}{name}")
         os.replace(ready / name, folder / name)
     sync_folder(ready)
     sync_folder(folder)
