@@ -37,6 +37,10 @@ def test_index_search_info(cli, engine, address, models, photos, folder_index):
     record = json.loads(out)
     assert (record["path"], record["kind"], record["items"], record["state"]) == (shown, "search index", 40, "ready")
     assert record["codes"] == {"image": 38, "text": 40}
+    code, out, _ = cli("check", address, "--json")
+    record = json.loads(out)
+    assert (code, record["path"], record["kind"], record["intact"]) == (0, shown, "collection", True)
+    assert record["findings"][-1] == {"what": "items and codes", "result": "ok", "detail": "40 items", "hint": ""}
     with SearchIndex.open(address) as index:
         index.remove([1])
     record = json.loads(cli("info", address, "--json")[1])

@@ -149,6 +149,15 @@ def test_an_index_that_was_not_saved_gets_the_weaker_check_which_is_said(kept):
     assert set(results(check).values()) == {OK}
 
 
+@pytest.mark.parametrize(("text", "byte"), [(b"sunny", b"\xed"), (b'["', b"x")])
+def test_damaged_rows_of_the_catalogue_are_explained(kept, text, byte):
+    path = kept / "index.dcmh" / "catalogue.sqlite"
+    path.write_bytes(path.read_bytes().replace(text, byte + text[1:]))
+    assert not checked(kept / "index.dcmh").is_intact
+    with pytest.raises(dcmh.errors.ModelError, match="damaged"), SearchIndex.open(kept / "index.dcmh") as index:
+        list(index.store.items())
+
+
 def test_index_and_model_must_belong_together(kept):
     other = dcmh.DCMH(**flips.SETTINGS, epochs=1, seed=5).fit(dcmh.load_dataset("toy").take(np.arange(60)), fine=0)
     shutil.rmtree(kept / "index.dcmh" / "model")

@@ -211,7 +211,8 @@ class Check:
             sound = model_intact and all(
                 finding.result != DAMAGED for finding in self.findings[before:] if finding.what != layout.SEAL
             )
-            self._uploads(folder, catalogue)
+            if finding.result == OK:
+                self._uploads(folder, catalogue)
             current = header.get("generation") == catalogue.generation
             if header and not current:
                 detail = "older than the catalogue: the next opening derives them"

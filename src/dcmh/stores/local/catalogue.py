@@ -455,6 +455,10 @@ class Catalogue:
         """Turn errors of SQLite into errors that say what to do."""
         try:
             yield
+        except UnicodeDecodeError as error:
+            raise ModelError(
+                f"The index {self.path.parent} is damaged: {self.path.name}: {error}.", hint=_again(self.path)
+            ) from error
         except sqlite3.DatabaseError as error:
             folder, name = self.path.parent, getattr(error, "sqlite_errorname", "")
             if self._closed:
@@ -504,7 +508,14 @@ def drop_journal(path: Path) -> None:
 
 def _item(row: Sequence[Any]) -> Item:
     number, name, path, text, labels, content, size, mtime_ns, uploaded = row
-    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, bool(uploaded))
+    try:
+        return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, bool(uploaded))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ModelError(
+            f"The catalogue is damaged: the labels of item {number} ({error}).",
+            which=number,
+            hint="Check the index: dcmh check",
+        ) from error
 
 
 def _index_words(text: str | None, labels: str) -> str:
