@@ -191,7 +191,7 @@ async def health(port: int, pictures: list[str]) -> dict[str, Any]:
 
 
 async def attack(port: int, half_open: int, uploads: int, stop: str) -> dict[str, Any]:
-    """Hold connections that send no request, and uploads of one byte at a time, until a file exists; what is closed is opened again."""
+    """Hold connections without a request, and uploads of one byte at a time, until a file exists. Closed ones are reopened."""
     counts: Counter[str] = Counter()
     head = f"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: {malformed.MULTIPART}\r\n"
     slow = (head + "Content-Length: 1000000\r\n\r\n").encode() + malformed.form(b"")[:-60]
