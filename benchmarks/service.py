@@ -3,9 +3,11 @@
     python benchmarks/service.py                         # all parts, about five minutes
     python benchmarks/service.py --only load --seconds 5
     python benchmarks/service.py --items 10000 --kills 3 --malformed 200
+    python benchmarks/service.py --only load --attack --seconds 60
 
 Parts: start (time to the first answer), load (word queries, 16 clients), health (while 32 pictures are uploaded), malformed
-(damaged files and broken requests), kills (kill -9 while items are added). Prints Markdown and writes
+(damaged files and broken requests), kills (kill -9 while items are added). With --attack also: load of 64 clients, alone and
+beside a third process that holds half-open connections and uploads one byte at a time. Prints Markdown and writes
 results/service.json and results/service.md beside this file (--out for another folder).
 """
 
@@ -188,6 +190,34 @@ async def health(port: int, pictures: list[str]) -> dict[str, Any]:
     return {"times": times, "seconds": time.perf_counter() - began, "statuses": dict(Counter(statuses))}
 
 
+async def attack(port: int, half_open: int, uploads: int, stop: str) -> dict[str, Any]:
+    """Hold connections without a request, and uploads of one byte at a time, until a file exists. Closed ones are reopened."""
+    counts: Counter[str] = Counter()
+    head = f"POST /api/search HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: {malformed.MULTIPART}\r\n"
+    slow = (head + "Content-Length: 1000000\r\n\r\n").encode() + malformed.form(b"")[:-60]
+
+    async def hold(first: bytes, name: str) -> None:
+        while not Path(stop).exists():
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                counts[name] += 1
+                writer.write(first)
+                closed = asyncio.create_task(reader.read())
+                while not closed.done() and not Path(stop).exists():
+                    await asyncio.wait([closed], timeout=0.5)
+                    if first:
+                        writer.write(b"x")
+                closed.cancel()
+                writer.close()
+            await asyncio.sleep(0.2)
+
+    await asyncio.gather(
+        *(hold(b"", "half-open connections") for _ in range(half_open)),
+        *(hold(slow, "slow uploads") for _ in range(uploads)),
+    )
+    return dict(counts)
+
+
 async def send_malformed(port: int, count: int) -> dict[str, Any]:
     """Requests that are wrong, eight at a time; a connection that is closed without an answer counts as 0."""
     host = f"127.0.0.1:{port}"
@@ -278,6 +308,37 @@ def load_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any],
     return found, rows
 
 
+def attack_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
+    words, chance = words_of(index), random.Random(0)
+    targets = [f"/api/search?text={quote_plus(' '.join(chance.sample(words, 2)))}&k=20" for _ in range(500)]
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, serving(index) as server:
+        result_of(second_process("load", server.port, targets, 2, 64))
+        for state in ("alone", "attacked"):
+            stop = f"{folder}/stop"
+            attacker = second_process("attack", server.port, 1000, 32, stop) if state == "attacked" else None
+            time.sleep(3 if attacker else 0)
+            result = result_of(second_process("load", server.port, targets, options.seconds, 64))
+            times = [1000 * seconds for seconds in result["times"]]
+            failed = sum(count for status, count in result["statuses"].items() if status != "200")
+            found[state] = {
+                "requests": len(times),
+                "failed": failed,
+                "p50_ms": float(np.quantile(times, 0.5)),
+                "p99_ms": float(np.quantile(times, 0.99)),
+            }
+            if attacker is not None:
+                Path(stop).touch()
+                found["opened by the attacker"] = result_of(attacker)
+    p99 = [found[state]["p99_ms"] for state in ("alone", "attacked")]
+    failures = found["alone"]["failed"] + found["attacked"]["failed"]
+    name = "64 clients beside 1,000 half-open connections and 32 slow uploads"
+    return found, [
+        (f"{name}: failed requests of {found['attacked']['requests']:,}", str(failures), "0"),
+        (f"{name}: p99 without and with, ms", f"{p99[0]:.1f}, {p99[1]:.1f}", "at most twice"),
+    ]
+
+
 def health_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
     found, rows = {}, []
     with tempfile.TemporaryDirectory() as folder, serving(index) as server:
@@ -350,6 +411,7 @@ def kills_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any]
 
 
 RUN = {"start": start, "load": load_part, "health": health_part, "malformed": malformed_part, "kills": kills_part}
+RUN["attack"] = attack_part
 
 
 def main() -> None:
@@ -358,13 +420,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of load, each time")
     parser.add_argument("--malformed", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--attack", action="store_true", help="also measure the load beside an attacker")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:
         name, *arguments = json.loads(options.task)
-        tasks = {"load": load, "health": health, "send_malformed": send_malformed, "write": write}
+        tasks = {"attack": attack, "load": load, "health": health, "send_malformed": send_malformed, "write": write}
         print(json.dumps(asyncio.run(tasks[name](*arguments))))
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -377,7 +440,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         index = make_index(Path(folder), options.items)
-        for part in options.only or PARTS:
+        for part in (*(options.only or PARTS), *(["attack"] if options.attack else [])):
             record[part], found = RUN[part](index, options)
             rows += found
             print(f"{part} done", file=sys.stderr, flush=True)

@@ -32,6 +32,10 @@ _TOO_SLOW = "takes longer than {:g} s to decode"
 _TOO_LARGE = "takes more than {:,} MB to decode"
 
 
+class LimitExceeded(ImageError):
+    """A picture takes too much time or memory to decode, or crashes the decoder."""
+
+
 def can_run() -> bool:
     """Whether this system and this Python can run the processes. Otherwise pictures are decoded here, without the limits."""
     return os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
@@ -176,7 +180,7 @@ class _Process:
             return body
         if status == _NO_MEMORY:  # it may have none left for the next picture
             self.end()
-            raise ImageError(_TOO_LARGE.format(self._megabytes))
+            raise LimitExceeded(_TOO_LARGE.format(self._megabytes))
         raise ImageError(body.decode("utf-8", "replace"))
 
     def _read(self, count: int, end: float) -> bytes:
@@ -184,7 +188,7 @@ class _Process:
         while len(data) < count:
             if not self._poll.poll(max(0.0, 1000 * (end - time.monotonic()))):
                 self.end()
-                raise ImageError(_TOO_SLOW.format(self._seconds))
+                raise LimitExceeded(_TOO_SLOW.format(self._seconds))
             block = os.read(self._output, min(BLOCK, count - len(data)))
             if not block:
                 self._fail()
@@ -195,7 +199,7 @@ class _Process:
         """The process has died: of its limits, or of a bug in a decoder."""
         self.end()
         slow = self._process.returncode == -getattr(signal, "SIGXCPU", 24)
-        raise ImageError(_TOO_SLOW.format(self._seconds) if slow else "the decoder has crashed")
+        raise LimitExceeded(_TOO_SLOW.format(self._seconds) if slow else "the decoder has crashed")
 
 
 def _widen(pipe: int) -> None:

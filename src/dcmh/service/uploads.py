@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from dcmh.errors import BusyError, ImageError, UnknownWords
-from dcmh.inputs.sandbox import SandboxedPicture
+from dcmh.inputs.sandbox import LimitExceeded, SandboxedPicture
 from dcmh.search import SearchIndex
 from dcmh.service import logs
 from dcmh.service.problems import Problem, no_item, not_encodable
@@ -98,6 +98,8 @@ def inspect_image(picture: SandboxedPicture, settings: Settings) -> tuple[str, i
         raise Problem(415, "The file is empty.", ACCEPTED)
     try:
         kind, pixels = picture.inspect()
+    except LimitExceeded as error:
+        raise damaged(error) from error
     except ImageError as error:
         raise Problem(415, "The file is not a picture.", ACCEPTED) from error
     if pixels > settings.megapixels * 10**6:
