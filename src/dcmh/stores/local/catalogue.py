@@ -400,7 +400,7 @@ class Catalogue:
         """Turn errors of SQLite into errors that say what to do."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # its own message may quote damaged bytes
             folder, name = self.path.parent, getattr(error, "sqlite_errorname", "")
             if self._closed:
                 raise ModelError(f"The index {folder} was closed.", hint="Open it again: SearchIndex.open.") from error
