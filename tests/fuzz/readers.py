@@ -104,9 +104,10 @@ def _make_mat73(folder: Path) -> None:
 
 def _load_mat(folder: Path) -> Any:
     from dcmh import load_dataset
+    from dcmh.data import Images
 
     data = load_dataset(folder / "data.mat")
-    for row in range(len(data)) if data.columns["image"].kind == "image" else ():
+    for row in range(len(data)) if isinstance(data.columns.get("image"), Images) else ():
         data.columns["image"].source(row)
 
 

@@ -178,6 +178,8 @@ def _restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, T
         if value.shape == parameters[int(i)].shape:
             value = torch.empty_like(parameters[int(i)], dtype=value.dtype).copy_(value)
         state.setdefault(int(i), {})[key] = value
+    if len({frozenset(entry) for entry in state.values()}) > 1:
+        raise ValueError("the state of the optimiser is incomplete")
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

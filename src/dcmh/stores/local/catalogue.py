@@ -24,6 +24,7 @@ from dcmh.errors import BusyError, ModelError, StorageError
 from dcmh.stores.base import Item, Skipped, was_uploaded
 from dcmh.util import checksums
 from dcmh.util.atomic import sync_folder, whole_file, write_text
+from dcmh.util.formats import readable
 from dcmh.util.text import index_words
 
 # Version n of the schema is the result of the first n steps. An older file gets those it lacks. Append; never edit.
@@ -143,7 +144,8 @@ class Catalogue:
     @property
     def generation(self) -> int:
         """A number that grows with every change by any process."""
-        return int(self.about("generation") or 0)
+        with self._readable():
+            return int(self.about("generation") or 0)
 
     def about(self, key: str) -> str | None:
         """A property of the whole index."""
@@ -204,7 +206,7 @@ class Catalogue:
         """All items, oldest first."""
         last = -1
         while rows := self._run(f"SELECT {self._columns} FROM items WHERE id > ? ORDER BY id LIMIT 10000", (last,)):
-            yield from map(_item, rows)
+            yield from self._items(rows)
             last = rows[-1][0]
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
@@ -214,17 +216,17 @@ class Catalogue:
         for start in range(0, len(wanted), _AT_ONCE):
             block = wanted[start : start + _AT_ONCE]
             rows = self._run(f"SELECT {self._columns} FROM items WHERE id IN ({','.join('?' * len(block))})", block)
-            found.update((row[0], _item(row)) for row in rows)
+            found.update((item.id, item) for item in self._items(rows))
         return found
 
     def find(self, name: str) -> Item | None:
         """The item with this name."""
         rows = self._run(f"SELECT {self._columns} FROM items WHERE name = ?", (name,))
-        return _item(rows[0]) if rows else None
+        return next(iter(self._items(rows)), None)
 
     def uploads(self) -> list[Item]:
         """The items that clients of the service have added."""
-        return [_item(row) for row in self._run(f"SELECT {self._columns} FROM items WHERE {self._uploaded}")]
+        return self._items(self._run(f"SELECT {self._columns} FROM items WHERE {self._uploaded}"))
 
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
         """The oldest item of each of these contents, where there is one."""
@@ -233,8 +235,8 @@ class Catalogue:
         for start in range(0, len(wanted), _AT_ONCE):
             block = wanted[start : start + _AT_ONCE]
             marks = ",".join("?" * len(block))
-            for row in self._run(f"SELECT {self._columns} FROM items WHERE content IN ({marks}) ORDER BY id", block):
-                item = _item(row)
+            rows = self._run(f"SELECT {self._columns} FROM items WHERE content IN ({marks}) ORDER BY id", block)
+            for item in self._items(rows):
                 found.setdefault(item.content or b"", item)
         return found
 
@@ -309,13 +311,12 @@ class Catalogue:
     def codes(self, modality: str, width: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Ids (n,) and packed codes (n, width) of all items that have a code in a modality, oldest first."""
         rows = self._run("SELECT id, code FROM codes WHERE modality = ? ORDER BY id", (modality,))
-        joined = b"".join(code for _, code in rows)
-        if len(joined) != len(rows) * width:
-            raise ModelError(
-                f"The index {self.path.parent} is damaged: its codes differ in length.", hint=_again(self.path)
-            )
-        ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
-        return ids, np.frombuffer(joined, np.uint8).reshape(len(rows), width)
+        with self._readable():
+            joined = b"".join(code for _, code in rows)
+            if len(joined) != len(rows) * width:
+                raise ValueError("its codes differ in length")
+            ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
+            return ids, np.frombuffer(joined, np.uint8).reshape(len(rows), width)
 
     # -- fine vectors ---------------------------------------------------------------------------------------------
 
@@ -331,15 +332,13 @@ class Catalogue:
         if not self.has_words:
             return np.empty(0, np.int64), np.empty((0, 0), np.int8)
         rows = self._run("SELECT id, vector FROM fine WHERE modality = ? ORDER BY id", (modality,))
-        width = len(rows[0][1]) if rows else 0
-        joined = b"".join(vector for _, vector in rows)
-        if len(joined) != len(rows) * width:
-            raise ModelError(
-                f"The index {self.path.parent} is damaged: its fine vectors differ in length.",
-                hint=_again(self.path),
-            )
-        ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
-        return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
+        with self._readable():
+            width = len(rows[0][1]) if rows else 0
+            joined = b"".join(vector for _, vector in rows)
+            if len(joined) != len(rows) * width:
+                raise ValueError("its fine vectors differ in length")
+            ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
+            return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
 
     def fine_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
         """The fine vectors of some items in a modality; items without one are left out."""
@@ -450,16 +449,21 @@ class Catalogue:
         journal = self.path.with_name(f"{self.path.name}-journal")
         return journal.is_file() and journal.stat().st_size > 0
 
+    def _items(self, rows: Iterable[Sequence[Any]]) -> list[Item]:
+        with self._readable():
+            return [_item(row) for row in rows]
+
+    def _readable(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the block, rows that hold something else than they should are an error that says what to do."""
+        what = f"The index {self.path.parent} is damaged: {self.path.name}: {{reason}}."
+        return readable(self.path, ModelError, what=what, hint=_again(self.path))
+
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """Turn errors of SQLite into errors that say what to do."""
         try:
             yield
-        except UnicodeDecodeError as error:
-            raise ModelError(
-                f"The index {self.path.parent} is damaged: {self.path.name}: {error}.", hint=_again(self.path)
-            ) from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # its own message may quote damaged bytes
             folder, name = self.path.parent, getattr(error, "sqlite_errorname", "")
             if self._closed:
                 raise ModelError(f"The index {folder} was closed.", hint="Open it again: SearchIndex.open.") from error
@@ -508,14 +512,7 @@ def drop_journal(path: Path) -> None:
 
 def _item(row: Sequence[Any]) -> Item:
     number, name, path, text, labels, content, size, mtime_ns, uploaded = row
-    try:
-        return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, bool(uploaded))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ModelError(
-            f"The catalogue is damaged: the labels of item {number} ({error}).",
-            which=number,
-            hint="Check the index: dcmh check",
-        ) from error
+    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, bool(uploaded))
 
 
 def _index_words(text: str | None, labels: str) -> str:
