@@ -62,8 +62,7 @@ def test_a_torn_history(folder):
 def test_a_damaged_report(folder, report):
     (folder / "report.json").write_text(report)
     if report != "{}":
-        with pytest.raises(ModelError, match=r"report\.json is damaged .*Copy the model again"):
-            _read_measures(folder / "report.json")
+        assert _read_measures(folder / "report.json") == []  # a service runs on, and logs it
         with pytest.raises(DCMHError, match=r"report\.json is damaged"):
             info(str(folder))
 

@@ -70,6 +70,7 @@ class TestInfo:
         for row, points in zip(rows, [0, FEWEST - 1, 1], strict=False):
             row.update(points=points, relevant=0)
         path.write_text(json.dumps(report))
+        path.with_name("checksums.json").unlink()
         measured = next(one for one in serve().get("/api/info").json()["measured"] if one["from"] == "text")
         assert [row["precision"] for row in measured["by_radius"][:3]] == [None, None, 0.0]
 
@@ -242,6 +243,7 @@ def test_the_service_starts_without_map_in_the_report(own, serve):
         if isinstance(direction, dict):
             direction.pop("map", None)
     path.write_text(json.dumps(report))
+    path.with_name("checksums.json").unlink()
     assert serve().get("/api/info").json()["measured"] == []
 
 

@@ -97,6 +97,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         DCMH(**FAST).fit(pairs(), checkpoint=checkpoint, stop=lambda: True)
     with safe_open(checkpoint, framework="pt") as file:
         metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    del metadata["checksum"]  # what follows has a checksum of its own, or none
     for record in (
         "{",
         "[" * 100_000,
@@ -106,12 +107,12 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         '{"epoch": 99, "history": []}',
     ):
         save_file(tensors, checkpoint, metadata | {"record": record})
-        with pytest.raises(DataError, match=r"The checkpoint .* is damaged \(.*\)\. Delete it to start over"):
+        with pytest.raises(DataError, match=r"The checkpoint .* is damaged \(.*\)\. Start over"):
             DCMH(**FAST).fit(pairs(), checkpoint=checkpoint)
     average = next(name for name in tensors if name.endswith("exp_avg"))
     for damaged in (tensors | {"B": tensors["B"][:3]}, {name: tensors[name] for name in tensors if name != average}):
         save_file(damaged, checkpoint, metadata)
-        with pytest.raises(DataError, match=r"The checkpoint .* is damaged \(.*\)\. Delete it to start over"):
+        with pytest.raises(DataError, match=r"The checkpoint .* is damaged \(.*\)\. Start over"):
             DCMH(**FAST).fit(pairs(), checkpoint=checkpoint)
 
 
