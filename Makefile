@@ -38,13 +38,13 @@ browser:
 	    >/dev/null 2>&1 || echo "Chromium could not be installed (apt-get install chromium)"; \
 	fi
 
-# Two processes; the tests that share a server or a browser run in the same one.
+# Three processes on two cores, since tests with servers mostly wait; those that share a server or a browser share a process.
 test: check
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not slow"
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not slow"
 	@echo "Not run: the tests marked slow, which kill processes many times or train for long. make test-slow runs them."
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m slow
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder -m slow
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

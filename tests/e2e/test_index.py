@@ -37,7 +37,8 @@ def test_new_then_unchanged_then_what_changed(cli, indexed, photos, tmp_path):
     )
     assert "Next: dcmh search photos.dcmh " in indexed.last
     assert left_behind(tmp_path) == ["photos", "photos.dcmh"]
-    assert left_behind(tmp_path / "photos.dcmh") == ["catalogue.sqlite", "codes", "index.json", "lock", "model"]
+    files = ["catalogue.json", "catalogue.sqlite", "codes", "index.json", "lock", "model"]
+    assert left_behind(tmp_path / "photos.dcmh") == files
 
     shutil.copy(photos / "000.png", photos / "001.png")
     (photos / "002.png").unlink()
