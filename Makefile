@@ -41,10 +41,11 @@ browser:
 # Three processes on two cores, since tests with servers mostly wait; those that share a server or a browser share a process.
 test: check
 	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not slow"
-	@echo "Not run: the tests marked slow, which kill processes many times or train for long. make test-slow runs them."
+	@echo "Not run: the tests marked slow, which kill processes many times, train for long, or are timed. make test-slow runs them."
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder -m slow
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m slow --ignore tests/page
+	$(BIN)/pytest -m slow tests/page
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

@@ -59,12 +59,13 @@ def test_words_find_what_python_finds(server, open_page, search_index):
     expect(page.locator(f"{TILES} img.loaded").first).to_be_visible()
 
 
+@pytest.mark.slow  # timed: other tests must not run at the same time
 def test_the_first_results_come_within_a_second(server, open_page):
     """From Enter to a picture on screen, and from the address bar to one, in the browser's own clock."""
     page = open_page(server.url)
     expect(page.locator(".row")).to_have_count(4)
     since_enter, since_address = [], []
-    for words in ("food", "animal", "sport"):  # the best of three: other tests run at the same time
+    for words in ("food", "animal", "sport"):  # the best of three
         since_enter.append(
             page.evaluate(
                 """async (words) => {
