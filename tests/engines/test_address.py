@@ -51,7 +51,7 @@ def test_what_is_an_address():
         ("milvus://user:se/cret@host/a", "host or port"),
         ("milvus://host/a?colour=red", "no option 'colour'"),
         ("milvus://host/a?approximate=hnsw", "it can be ivf"),
-        ("postgresql://host/db?collection=a&sslmode=requir", "sslmode=requir is not valid: it can be disable, allow"),
+        ("postgresql://host/db?collection=a&sslmode=always", "sslmode=always is not valid: it can be disable, allow"),
         ("postgresql://host/db?collection=a&effort=0", "at least 1"),
         ("postgresql://host/db?collection=a&collection=b", "given twice"),
         ("milvus://host/a?consistency=sometimes", "strong, session, bounded, eventually"),
