@@ -123,7 +123,7 @@ def test_the_words_that_a_model_learned_from_stay_labels(cli, wordy_model, tmp_p
     assert answer.code == 0
     assert "things: No labels given: the 5 words that served as labels in training (apple" in answer.err
     assert "most frequent words" not in answer.err
-    assert "anew" not in answer.err
+    assert "Labels are chosen from the words again" not in answer.err
     after = json.loads(answer.out)
     assert (before["database"], after["database"]) == (96, 186)
     # None of the new items has one of the words: as many are relevant as before, among more.
@@ -133,14 +133,14 @@ def test_the_words_that_a_model_learned_from_stay_labels(cli, wordy_model, tmp_p
     assert "apple" in dict(line.split(None, 1) for line in cli("info", wordy_model).out.splitlines())["label_words"]
 
 
-def test_an_older_model_counts_the_words_anew(cli, wordy_model, tmp_path):
+def test_an_older_model_counts_the_words_again(cli, wordy_model, tmp_path):
     run = json.loads((wordy_model / "run.json").read_text())
     del run["data"]["label_words"]
     (wordy_model / "run.json").write_text(json.dumps(run))
     (wordy_model / "checksums.json").unlink()  # as in models of older versions
     same = cli("evaluate", wordy_model, "--json")
     assert json.loads(same.out) == measured(wordy_model)
-    assert "anew" not in same.err
+    assert "Labels are chosen from the words again" not in same.err
     write_table(tmp_path / "things", [*FIRST, *LATER], 180)
     grown = cli("evaluate", wordy_model)
     assert grown.code == 0
@@ -148,7 +148,7 @@ def test_an_older_model_counts_the_words_anew(cli, wordy_model, tmp_path):
     assert "Labels are chosen from the words again" in grown.err
 
 
-def test_words_that_tell_nothing_apart_elsewhere_are_counted_anew(cli, wordy_model, tmp_path):
+def test_words_that_tell_nothing_apart_elsewhere_are_counted_again(cli, wordy_model, tmp_path):
     write_table(tmp_path / "others", ["fig", "gold", "hat", "ink", "jam"], 200, ids="o")
     answer = cli("evaluate", wordy_model, "others")
     assert answer.code == 0

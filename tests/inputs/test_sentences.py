@@ -35,7 +35,7 @@ def encoder():
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """Encoders are opened anew, and forgotten afterwards."""
+    """Encoders are opened again, and forgotten afterwards."""
     sentences._opened.cache_clear()
     yield monkeypatch
     sentences._opened.cache_clear()

@@ -31,7 +31,7 @@ def data(
     *,
     text: str | None = None,
     check: Switch = False,
-    anew: Switch = False,
+    accept_changed: Switch = False,
     json: Switch = False,
 ) -> int:
     """List the data sets, describe one (or a folder or file), download one (get NAME) or verify it (check NAME).
@@ -47,7 +47,7 @@ def data(
         Table with the texts, as for dcmh train; words for a benchmark's own tags.
     check
         Decode every picture and list those that cannot be read.
-    anew
+    accept_changed
         With get: accept files that differ from those of earlier downloads.
     json
         Print the result as JSON.
@@ -55,7 +55,7 @@ def data(
     if name in ("get", "check"):
         if which is None:
             raise CycloptsError(f"dcmh data {name} needs a name, such as: dcmh data {name} mirflickr25k.")
-        return _check(which, json=json) if name == "check" else _get(which, anew=anew, json=json)
+        return _check(which, json=json) if name == "check" else _get(which, accept_changed=accept_changed, json=json)
     if which is not None:
         raise CycloptsError(f"Two names, {name} and {which}. Give one name, or get or check and one name.")
     if name is None:
@@ -176,7 +176,7 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
 # -- benchmarks -------------------------------------------------------------------------------------------------------
 
 
-def _get(source: str, *, anew: bool, json: bool) -> int:
+def _get(source: str, *, accept_changed: bool, json: bool) -> int:
     """Download and unpack a benchmark."""
     from dcmh.data.benchmarks import download, sources
 
@@ -188,7 +188,7 @@ def _get(source: str, *, anew: bool, json: bool) -> int:
             return bars.enter_context(console.progress(title, "bytes")).update
 
         try:
-            done = download.get(name, folder, say=console.say, progress=progress, accept_changed=anew)
+            done = download.get(name, folder, say=console.say, progress=progress, accept_changed=accept_changed)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"Stopped. Complete files are kept. Continue: {console.command()}") from None
     if json:

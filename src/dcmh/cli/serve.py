@@ -74,7 +74,7 @@ def serve(
     decode_megabytes
         Maximum memory for decoding a picture.
     log
-        File for the access log; - is stderr, none is no log.
+        File for the access log; - for stderr, none to turn it off.
     json
         Print the address as one line of JSON.
     """

@@ -157,7 +157,9 @@ def test_without_a_checksum_the_first_download_is_the_measure(fetched, server):
     assert done.known
     assert messages[1].endswith("/a.zip: another checksum than the first time.")
     (fetched.folder / "mini.zip").write_bytes(zipped(one=b"changed"))
-    with pytest.raises(DataError, match=r"mini.zip is not the file that was fetched on \d{4}-.* accept it with --anew"):
+    with pytest.raises(
+        DataError, match=r"mini.zip is not the file that was fetched on \d{4}-.* accept it with --accept-changed"
+    ):
         fetched()
     done, _, _ = fetched(accept_changed=True)
     assert not done.known

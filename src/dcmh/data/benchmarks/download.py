@@ -103,7 +103,7 @@ def verify(archive: Archive, path: Path, earlier: Mapping[str, Any] | None) -> s
     if archive.md5 is None and earlier is not None and earlier["sha256"] != sha256:
         raise DataError(
             f"{path} is not the file that was fetched on {earlier['when'][:10]}. Delete it and get it again, or accept "
-            "it with --anew."
+            "it with --accept-changed."
         )
     return sha256
 
@@ -139,7 +139,7 @@ def _download(
             expected = "its publishers give" if archive.md5 else "the first time"
             failures.append(f"{url}: another checksum than {expected}")
         say(f"{failures[-1]}.")
-    changed = "" if archive.md5 or not earlier else " To accept a changed file: --anew."
+    changed = "" if archive.md5 or not earlier else " To accept a changed file: --accept-changed."
     raise DataError(
         f"{archive.name} could not be fetched ({'; '.join(failures)}). Try again later.{changed} Or get it with a browser "
         f"and put it into {target.parent}."
