@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from dcmh.data.columns import Images
-from dcmh.inputs.decoding import SIZE
+from dcmh.data.columns import PICTURE_SIZE, Images
 from dcmh.methods.dcmh import gpu
 
 BATCH = 128
@@ -26,10 +25,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=60)
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    kept = torch.randint(0, 256, (chosen.pictures, SIZE, SIZE, 3), dtype=torch.uint8)
+    kept = torch.randint(0, 256, (chosen.pictures, PICTURE_SIZE, PICTURE_SIZE, 3), dtype=torch.uint8)
     column = gpu.Pixels(Images([]), torch.device("cpu"))
     column.kept = kept
-    memory = [torch.zeros(BATCH, SIZE, SIZE, 3, dtype=torch.uint8) for _ in range(gpu.PREFETCH)]
+    memory = [torch.zeros(BATCH, PICTURE_SIZE, PICTURE_SIZE, 3, dtype=torch.uint8) for _ in range(gpu.PREFETCH)]
     batches = torch.randint(0, chosen.pictures, (chosen.repeat, BATCH))
     ways: dict[str, Callable[[int], object]] = {
         "indexed": lambda i: kept[batches[i]],

@@ -1,4 +1,4 @@
-"""How long a whole evaluation takes: four MAP policies and the lookup curve, from packed codes.
+"""How long a whole evaluation takes: four MAP policies with an interval, NDCG and the lookup curve, from packed codes.
 
     python benchmarks/metrics.py [--queries 2000] [--database 100000] [--bits 64] [--labels 128] [--json]
 
@@ -60,6 +60,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         lambda: counts.precision_at((1, 5, 10, 50, 100)), options.repeats
     )
     _, seconds["lookup, every radius"] = timed(counts.lookup, options.repeats)
+    _, seconds["interval of a MAP"] = timed(lambda: metrics.prediction_interval(stable), options.repeats)
+    metrics.rank_ndcg(*tiny, (10, 100, 1000))
+    _, seconds["NDCG at 10, 100, 1000"] = timed(lambda: metrics.rank_ndcg(*full, (10, 100, 1000)), options.repeats)
     total = sum(list(seconds.values())[1:])
     sizes = {name: getattr(options, name) for name in ("queries", "database", "bits", "labels")}
     return {**sizes, "cores": os.cpu_count(), "chance": counts.chance, "map": maps, "seconds": seconds, "total": total}

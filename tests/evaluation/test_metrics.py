@@ -153,6 +153,75 @@ class TestAgainstBruteForce:
                 assert value == pytest.approx(math.fsum(terms) / min(hits, k or hits), rel=1e-11)
 
 
+def ndcg_of_list(grades, k):
+    """NDCG of one ranked list of grades, straight from the definition."""
+
+    def dcg(ranked):
+        return sum((2**grade - 1) / math.log2(1 + rank) for rank, grade in enumerate(ranked[:k], start=1))
+
+    ideal = dcg(sorted(grades, reverse=True))
+    return dcg(grades) / ideal if ideal else 0.0
+
+
+class TestGradedRelevance:
+    @settings(deadline=None, max_examples=40)
+    @given(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=6), st.sampled_from([1, 2, 4, 9])
+    )
+    def test_ndcg_against_all_orders(self, points, k):
+        distance, grades = zip(*points, strict=True)
+        orders = [order for order in itertools.permutations(points) if sorted(distance) == [d for d, _ in order]]
+        values = [ndcg_of_list([grade for _, grade in order], k) for order in orders]
+        stable = ndcg_of_list([grade for _, grade in sorted(points, key=lambda point: point[0])], k)
+        wanted = {"stable": stable, "expected": sum(values) / len(values), "best": max(values), "worst": min(values)}
+        for ties, value in wanted.items():
+            assert metrics.ndcg_at([distance], [grades], [k], ties=ties) == pytest.approx([value], abs=1e-12)
+
+    @pytest.mark.parametrize("compiled", [True, False])
+    def test_from_packed_codes(self, compiled, monkeypatch):
+        if not compiled:
+            monkeypatch.setattr(packed, "_kernels", lambda: None)
+        sides = random_sides(8, n_labels=9)
+        grades = sides[2].astype(int) @ sides[3].T.astype(int)
+        assert grades.max() > 2
+        ks = [1, 10, 3000]
+        found = metrics.rank_ndcg(*sides, ks)
+        for ties in metrics.TIES:
+            expected = metrics.ndcg_at(codes.hamming(sides[0], sides[1]), grades, ks, ties=ties)
+            assert found[ties].mean(axis=0) == pytest.approx(expected, abs=1e-12)
+        assert (found["stable"][0] == 0).all()  # a query without labels
+
+    def test_grades_are_counts(self):
+        with pytest.raises(DataError, match="Grades must be integers"):
+            metrics.ndcg_at([[0, 1]], [[0.5, 1.0]], [1])
+
+
+class TestInterval:
+    def test_it_is_as_wide_as_two_draws_differ(self):
+        values = np.random.default_rng(0).beta(2, 1, (400, 2))
+        low, high = metrics.prediction_interval(values)
+        assert low + high == pytest.approx(2 * values.mean(axis=0))
+        assert high - low == pytest.approx(2 * 1.96 * values.std(axis=0, ddof=1) * np.sqrt(2 / 400), rel=0.06)
+        assert (metrics.prediction_interval(values) == np.stack([low, high])).all()
+        assert metrics.prediction_interval(values[:, 0]) == pytest.approx([low[0], high[0]])
+
+    def test_it_holds_the_mean_of_other_queries(self):
+        random = np.random.default_rng(1)
+        held = 0
+        for _ in range(200):
+            values = random.beta(1, 2, 60)
+            low, high = metrics.prediction_interval(values[:30])
+            held += low <= values[30:].mean() <= high
+        assert 180 <= held < 200
+
+    def test_bounds(self):
+        assert np.isnan(metrics.prediction_interval([0.5])).all()
+        assert metrics.prediction_interval([0.0, 1.0]).tolist() == [0, 1]
+        assert metrics.prediction_interval([1.0] * 9).tolist() == [1, 1]
+        with pytest.raises(ParameterError, match="level"):
+            metrics.prediction_interval([0.1, 0.2], level=95)
+
+
 class TestProperties:
     @settings(deadline=None, max_examples=40)
     @given(matrices, st.integers(0, 2**32 - 1), st.sampled_from([None, 1, 10]))

@@ -137,6 +137,32 @@ def test_the_map_table_in_every_form(usual):
     assert tables.render(table, "tex").startswith(r"\begin{table}[t]\centering\caption{Hamming ranking, MAP $\cdot$")
 
 
+def test_unseen_items_and_intervals(groups):
+    """Each method is followed by its numbers for unseen items; CSV and JSON have the intervals."""
+    one = record("dcmh", (0.71, 0.75))
+    apart = record("dcmh", (0.61, 0.65))["report"]
+    for found, width in ((one["report"], 0.02), (apart, 0.03)):
+        for name in ("image_to_text", "text_to_image"):
+            value = found[name]["map"]["stable"]
+            found[name] |= {"interval": {"stable": [value - width, value + width]}}
+            found[name] |= {"map_at": {"50": dict.fromkeys(("stable", "expected", "best", "worst"), value + 0.1)}}
+    one["report"] |= {"seen": 500, "unseen": apart}
+    made = groups(one, record("cca", (0.5, 0.9)))  # the second is of an older version
+    table = tables.tables(made)[0]
+    said = tables.render(table, "md")
+    assert [row.names[0] for row in table.rows] == ["DCMH", "· unseen", "CCA", "chance"]
+    assert re.search(r"^\| · unseen \| +0.6100 \| +0.6500 \|$", said, re.MULTILINE)
+    assert "Unseen: only the items of the database that were not trained on." in said
+    assert "would change by at most ±0.0200 (95 % interval)" in said
+    lines = tables.render(table, "csv").splitlines()
+    assert lines[1].startswith("DCMH,method,0.71,,0.69,0.73,0.75,,")
+    assert lines[2].startswith("DCMH,unseen,0.61,,0.58,0.64,0.65,,")
+    (other,) = tables.tables(made, measure="map@50")
+    assert other.name == "map50-made-up-cnn"
+    assert [cell.value for cell in other.rows[1].cells] == pytest.approx([0.71, 0.75])
+    assert [cell.value for cell in other.rows[2].cells] == [None, None]
+
+
 def test_another_rule_for_ties(usual):
     said = tables.render(tables.tables(usual, ties="expected")[0], "md")
     assert "ties: expected" in said

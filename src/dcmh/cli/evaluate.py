@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json as json_lines
+from collections.abc import Collection
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +28,8 @@ def evaluate(
     *,
     ties: Literal["stable", "expected", "best", "worst"] | None = None,
     k: int | None = None,
+    more: Switch = False,
+    bits: int | None = None,
     text: str | None = None,
     device: str = "auto",
     json: Switch = False,
@@ -46,6 +48,10 @@ def evaluate(
         last. Default: the first two. JSON always has all four.
     k
         Maximum rank that counts in MAP. Default: all.
+    more
+        Also show the measures of other papers: MAP@50, MAP@5000, NDCG, RAMAP, and how many queries find their own item.
+    bits
+        Measure only the first bits of the codes: 16, 32, 64, …, for a model trained with --nested. Default: all bits.
     text
         Table with the texts, as for dcmh train.
     device
@@ -57,6 +63,8 @@ def evaluate(
     from dcmh.util import device as devices
 
     hasher = dcmh.load(model)
+    if bits is not None:
+        hasher = hasher.shortened(bits)
     where = str(devices.resolve(device))
     if hasattr(hasher, "device"):
         hasher.device = where
@@ -72,12 +80,15 @@ def evaluate(
         f"{whole.name or 'the data'}, {len(split.database):,} in the database, on {where}."
     )
     relevance: Relevance = "pairing" if split.query.labels is None else "labels"
-    report = dataclasses.replace(dcmh.evaluate(hasher, split, k=k, joint=True, relevance=relevance), train=trained)
+    report = dcmh.evaluate(hasher, split, k=k, joint=True, relevance=relevance, trained=trained)
     if json:
         console.result_json(report.to_json())
     else:
         console.say(measures.summary(report))
+        measures.say_cautions(report, label_words=bool(words))
         console.result(measures.table(report, [ties] if ties else ["stable", "expected"]))
+        if more:
+            console.result("\n" + measures.more(report, ties or "expected"))
 
 
 def _source(model: Path, data: str | None, text: str | None) -> Source:
@@ -101,8 +112,8 @@ def _source(model: Path, data: str | None, text: str | None) -> Source:
     )
 
 
-def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
-    """The recorded split and the number of training items; for other data, a split of the items not trained on."""
+def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, Collection[str]]:
+    """The recorded split and the ids of the training items; for other data, a split of the items not trained on."""
     from dcmh.data import Split
     from dcmh.methods import folder
 
@@ -117,7 +128,7 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
         split = Split.load(model / folder.SPLIT, data, without_gone=True)
         for note in split.notes:
             console.say(note)
-        return split, len(split.train)
+        return split, split.train.ids
     fresh = [row for row, name in enumerate(data.ids) if name not in trained]
     if not fresh:
         raise DataError(
@@ -134,7 +145,7 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, int]:
             f"{alike:,} of the others have the file name of a training item. If they are the same pictures under other ids, "
             "these numbers are too good: give the training data."
         )
-    return divide(data.take(fresh), None, None, 0), len(trained)
+    return divide(data.take(fresh), None, None, 0, keep_apart=False), trained
 
 
 def _image_view(model: Hasher) -> Any:

@@ -19,6 +19,9 @@ def report(
     against: Literal["paper"] | None = None,
     figure: Literal["pr", "gamma", "eta", "all"] | None = None,
     format: Literal["md", "csv", "tex"] = "md",  # noqa: A002 - the option's name
+    measure: Literal[
+        "map", "map@50", "map@5000", "ndcg@10", "ndcg@100", "ndcg@1000", "own@1", "own@10", "ramap"
+    ] = "map",
     ties: Literal["stable", "expected", "best", "worst"] | None = None,
     out: Path | None = None,
     json: Switch = False,
@@ -38,6 +41,9 @@ def report(
         Precision-recall curves, MAP over gamma, MAP over eta, or all of them, as SVG, PNG and CSV.
     format
         Format of the tables on stdout: Markdown, CSV or LaTeX.
+    measure
+        Instead of these tables, one of a measure that other papers print: MAP or NDCG over the first ranks, queries that
+        find their own item, or radius-aware MAP.
     ties
         How items at equal distance count. Default: as in the bench file, else in database order.
     out
@@ -49,7 +55,7 @@ def report(
     from dcmh.experiments.tables.render import to_json
 
     groups = report.groups(report.read(results))
-    tables = report.tables(groups, ties=ties, against_paper=against == "paper")
+    tables = report.tables(groups, ties=ties, against_paper=against == "paper", measure=measure)
     files: list[Path] = []
     if out is not None:
         files += _write_tables(tables, out)

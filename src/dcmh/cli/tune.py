@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from dcmh.cli import console, options, source
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
-from dcmh.cli.train import device_of, divide, settled, source_of
+from dcmh.cli.train import device_of, divide, keeps_apart, settled, source_of
 from dcmh.errors import DataError, MissingExtra, ParameterError
 
 if TYPE_CHECKING:
@@ -75,12 +75,17 @@ def tune(
         )
     loaded = source.readable(whole, model._view("image"), device)
     source.say_skipped(loaded.skipped)
-    split = divide(loaded.data, items.queries, items.train_size, model.seed)
+    split = divide(loaded.data, items.queries, items.train_size, model.seed, keep_apart=keeps_apart(model))
     fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
     share = len(split.train) / len(split.database)
     search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)
     console.say(_intention(model, split, search.parts, budget, device))
     outcome = _run(search)
+    if not any(result.trial.changes for result in outcome.results):
+        if run.json:
+            console.result_json(_record(outcome, out, []))
+        console.say(f"Nothing was tuned, and no settings are written. {outcome.verdict} Give a larger --budget.")
+        return
     files = _write(out, outcome, _config(items, method, dcmh, outcome, model), model)
     if run.json:
         console.result_json(_record(outcome, out, files))

@@ -6,8 +6,8 @@ other modality.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any, Protocol
 
@@ -16,14 +16,25 @@ from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.data.dataset import JOINT, Dataset
-from dcmh.data.splits import Split
+from dcmh.data.splits import Split, unseen_rows
 from dcmh.errors import DataError
-from dcmh.evaluation.metrics import TIES, Counts, Ties, rank_counts, stable_average_precision
-from dcmh.evaluation.metrics.packed import paired_counts, paired_stable
+from dcmh.evaluation.metrics import (
+    TIES,
+    Counts,
+    Ties,
+    prediction_interval,
+    rank_counts,
+    rank_ndcg,
+    stable_average_precision,
+)
+from dcmh.evaluation.metrics.packed import paired_counts, paired_ranks, paired_stable
 from dcmh.evaluation.metrics.ties import check_k
-from dcmh.evaluation.report import DirectionReport, Relevance, Report
+from dcmh.evaluation.report import AtRank, DirectionReport, Relevance, Report
 
 KS = (1, 5, 10, 50, 100)  # ranks of precision_at and recall_at
+MAP_KS = (50, 5000)  # as papers print it
+NDCG_KS = (10, 100, 1000)
+OWN_KS = (1, 5, 10)
 
 
 class Model(Protocol):
@@ -49,20 +60,36 @@ class Side:
     """Packed codes, (n, bytes), of the queries or of the database in one modality, and what defines relevance.
 
     `labels`, (n, labels): items that share a label are relevant. `items`, (n,), if relevance is by pairing: the query item
-    that each code is of, -1 for a code that is of none.
+    that each code is of, -1 for a code that is of none. `rows`, (n,): the row of each item among the queries or in the
+    database, -1 for a query in the database.
     """
 
     packed: NDArray[np.uint8]
     labels: NDArray[Any] | None = None
     items: NDArray[np.intp] | None = None
+    rows: NDArray[np.intp] | None = None
+
+    def within(self, rows: NDArray[np.intp]) -> Side:
+        """Only these rows of the database, and the queries in it."""
+        assert self.rows is not None
+        kept = np.flatnonzero((self.rows < 0) | np.isin(self.rows, rows))
+        values = (self.packed, self.labels, self.items, self.rows)
+        return Side(*(None if value is None else value[kept] for value in values))  # type: ignore[arg-type]
 
 
 def evaluate(
-    model: Model, split: Split, *, k: int | None = None, joint: bool = False, relevance: Relevance = "labels"
+    model: Model,
+    split: Split,
+    *,
+    k: int | None = None,
+    joint: bool = False,
+    relevance: Relevance = "labels",
+    trained: Collection[str] | None = None,
 ) -> Report:
     """Evaluate a model on a split's queries and database, in every direction between its modalities.
 
-    Queries that are in the training set or in the database are an error.
+    The items of the database that were not trained on are also measured apart, if there are any besides trained ones. Queries
+    that are in the training set or in the database are an error.
 
     Parameters
     ----------
@@ -74,30 +101,61 @@ def evaluate(
         "labels": items that share a label are relevant. "pairing", for data without labels: the queries' own items join
         the database, and the only relevant one is the query's own in the other modality. MAP is then the mean of
         1 / rank. Joint codes are not evaluated this way, since they would contain the query itself.
+    trained
+        The ids of the items that the model was trained on. Default: the training items of the split.
     """
-    _check(model, split, relevance)
+    trained = split.train.ids if trained is None else trained
+    _check(model, split, relevance, trained)
     if k is not None:
         check_k(k)
     query, database = encode_sides(model, split.query, split.database, relevance)
-    if relevance == "labels":
-        size = len(split.database)
-        if joint:
-            database[JOINT] = _by_labels(model, split.database, model.modalities, "database")
-        pairs = _count_labels(split.query, split.database)
+    if joint and relevance == "labels":
+        database[JOINT] = _by_labels(model, split.database, model.modalities, "database")
+    unseen = unseen_rows(split.database.ids, trained)
+    seen = len(split.database) - len(unseen)
+    report = _report(model, split.query, split.database, query, database, k)
+    report = replace(report, train=len(trained), seen=seen)
+    if not seen or not len(unseen):
+        return report
+    others = {name: side.within(unseen) for name, side in database.items()}
+    others = {name: side for name, side in others.items() if len(side.packed)}
+    apart = _report(model, split.query, split.database.take(unseen), query, others, k)
+    return replace(report, unseen=replace(apart, train=len(trained), seen=0))
+
+
+def _report(
+    model: Model,
+    queries: Dataset,
+    items: Dataset,
+    query: Mapping[str, Side],
+    database: Mapping[str, Side],
+    k: int | None,
+) -> Report:
+    """The measures of every direction between these sides."""
+    labels: int | None = None
+    relevance: Relevance = "pairing"
+    size = len(queries) + len(items)
+    chance, without_relevant = 1 / size, 0
+    if next(iter(query.values())).labels is not None:
+        relevance, size = "labels", len(items)
+        pairs = _count_labels(queries, items)
         chance, without_relevant = pairs.chance, pairs.without_relevant
-    else:
-        size = len(split.query) + len(split.database)
-        chance, without_relevant = 1 / size, 0
+        labels = int(np.asarray(queries.labels).any(axis=0).sum())
     return Report(
         bits=model.bits,
-        queries=len(split.query),
+        queries=len(queries),
         database=size,
-        train=len(split.train),
+        train=0,
         chance=chance,
         without_relevant=without_relevant,
         k=k,
-        directions={f"{a}_to_{b}": _measure(query[a], database[b], model.bits, k) for a, b in _pairs(query, database)},
+        directions={
+            f"{a}_to_{b}": _measure(query[a], database[b], query.get(b), model.bits, k)
+            for a, b in _pairs(query, database)
+            if b in database
+        },
         relevance=relevance,
+        labels=labels,
     )
 
 
@@ -131,8 +189,13 @@ def encode_sides(
         others = np.flatnonzero(database.observed(name))
         own = _packed(model, query, [name], items)
         packed = [_packed(model, database, [name], others), own] if len(others) else [own]
-        queries[name] = Side(own, items=items)
-        pools[name] = Side(np.concatenate(packed), items=np.concatenate([np.full(len(others), -1, np.intp), items]))
+        queries[name] = Side(own, items=items, rows=items)
+        none = np.full(len(others), -1, np.intp)
+        pools[name] = Side(
+            np.concatenate(packed),
+            items=np.concatenate([none, items]),
+            rows=np.concatenate([others, np.full(len(items), -1, np.intp)]),
+        )
     return queries, pools
 
 
@@ -142,7 +205,7 @@ def _pairs(query: Iterable[str], database: Iterable[str]) -> list[tuple[str, str
     return [*permutations(names, 2), *((a, b) for b in database if b not in names for a in names)]
 
 
-def _check(model: Model, split: Split, relevance: Relevance) -> None:
+def _check(model: Model, split: Split, relevance: Relevance, trained: Collection[str]) -> None:
     if len(model.modalities) < 2:
         raise DataError(f"Evaluation needs two or more modalities, the model has only {', '.join(model.modalities)}.")
     for name, part in (("queries", split.query), ("database", split.database)):
@@ -152,8 +215,8 @@ def _check(model: Model, split: Split, relevance: Relevance) -> None:
                 'Evaluate on data with labels, or by the pairing: relevance="pairing".'
             )
     queries = set(split.query.ids)
-    for part, what in ((split.train, "were trained on"), (split.database, "are in the database as well")):
-        both = sorted(queries.intersection(part.ids))
+    for ids, what in ((trained, "were trained on"), (split.database.ids, "are in the database as well")):
+        both = sorted(queries.intersection(ids))
         if both:
             raise DataError(
                 f"{len(both):,} of {len(queries):,} queries {what}, {both[0]!r} for one, so the result is meaningless. "
@@ -164,7 +227,7 @@ def _check(model: Model, split: Split, relevance: Relevance) -> None:
 def _by_labels(model: Model, part: Dataset, modalities: Sequence[str], name: str) -> Side:
     """The items that have one of these modalities, encoded from all of these that they have."""
     rows = _rows_with(part, modalities, name)
-    return Side(_packed(model, part, modalities, rows), labels=np.asarray(part.labels)[rows])
+    return Side(_packed(model, part, modalities, rows), labels=np.asarray(part.labels)[rows], rows=rows)
 
 
 def _rows_with(part: Dataset, modalities: Sequence[str], name: str) -> NDArray[np.intp]:
@@ -201,26 +264,72 @@ def _pairing(query: Side, database: Side) -> tuple[NDArray[np.uint8], NDArray[np
     return query.packed[known], database.packed, own[np.searchsorted(database.items[own], query.items[known])]
 
 
-def _measure(query: Side, database: Side, bits: int, k: int | None) -> DirectionReport:
+def _measure(query: Side, database: Side, own: Side | None, bits: int, k: int | None) -> DirectionReport:
+    """All measures of one direction; `own` is the queries in the modality of the database, if they have it."""
     counts = _rank(query, database, bits)
+    each = {ties: _average_precision(query, database, counts, bits, ties, k) for ties in TIES}
+    bounds = prediction_interval(np.stack(list(each.values()), axis=1)).T
+    map_at: AtRank = {}
+    for rank in MAP_KS if k is None else ():
+        enough = rank >= counts.database  # the whole ranking
+        map_at[rank] = {
+            ties: _mean(each[ties] if enough else _average_precision(query, database, counts, bits, ties, rank))
+            for ties in TIES
+        }
+    ndcg_at: AtRank = {}
     if query.labels is not None and database.labels is not None:
-        sides = query.packed, database.packed, query.labels, database.labels, bits
-        stable = stable_average_precision(*sides, k=k, counts=counts)
-    else:
-        stable = paired_stable(*_pairing(query, database), k=k)
-    average: dict[Ties, float] = {
-        ties: float(stable.mean()) if ties == "stable" else counts.mean_average_precision(ties=ties, k=k)
-        for ties in TIES
-    }
+        found = rank_ndcg(query.packed, database.packed, query.labels, database.labels, bits, NDCG_KS)
+        ndcg_at = {rank: {ties: _mean(found[ties][:, at]) for ties in TIES} for at, rank in enumerate(NDCG_KS)}
     return DirectionReport(
         queries=counts.queries,
         database=counts.database,
         chance=counts.chance,
         without_relevant=counts.without_relevant,
-        map=average,
+        map={ties: _mean(values) for ties, values in each.items()},
         precision_at=dict(zip(KS, counts.precision_at(KS).tolist(), strict=True)),
         recall_at=dict(zip(KS, counts.recall_at(KS).tolist(), strict=True)),
         lookup=counts.lookup(),
         points=counts.points.sum(axis=0, dtype=np.int64),
         relevant=counts.relevant.sum(axis=0, dtype=np.int64),
+        interval={ties: (float(low), float(high)) for ties, (low, high) in zip(TIES, bounds, strict=True)},
+        map_at=map_at,
+        ndcg_at=ndcg_at,
+        own_recall_at=_own_recall(query, database, own, bits),
     )
+
+
+def _average_precision(
+    query: Side, database: Side, counts: Counts, bits: int, ties: Ties, k: int | None
+) -> NDArray[np.float64]:
+    """Average precision of each query over the first k ranks."""
+    if ties != "stable":
+        return counts.average_precision(ties=ties, k=k)
+    if query.labels is not None and database.labels is not None:
+        sides = query.packed, database.packed, query.labels, database.labels, bits
+        return stable_average_precision(*sides, k=k, counts=counts)
+    return paired_stable(*_pairing(query, database), k=k)
+
+
+def _own_recall(query: Side, database: Side, own: Side | None, bits: int) -> AtRank:
+    """The share of queries whose own item in the other modality is among the first k, under each rule for ties."""
+    if own is None or query.rows is None or own.rows is None:
+        return {}
+    if database.items is not None:
+        pairing = _pairing(query, database)
+    else:
+        known = np.isin(query.rows, own.rows)
+        if not known.any():
+            return {}
+        wanted = len(database.packed) + np.searchsorted(own.rows, query.rows[known])
+        pairing = query.packed[known], np.concatenate([database.packed, own.packed]), wanted
+    counts, ranks = paired_counts(*pairing, bits), paired_ranks(*pairing)
+    return {
+        k: {
+            ties: _mean(ranks <= k) if ties == "stable" else float(counts.recall_at([k], ties=ties)[0]) for ties in TIES
+        }
+        for k in OWN_KS
+    }
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 from dcmh.errors import DataError
 from dcmh.evaluation.metrics import TIES, Curve, Lookup, Ties
 from dcmh.util.formats import UNREADABLE, reason
+from dcmh.util.tables import data_frame, html_table, text_table
 
 Relevance = Literal["labels", "pairing"]
+Interval = tuple[float, float]
+AtRank = dict[int, dict[Ties, float]]  # a measure over the first k ranks, by k and rule for ties
+
+FEW_QUERIES, FEW_RELEVANT, FEW_LABELS, FEW_UNSEEN = 50, 5, 5, 50  # fewer than these are pointed out
+WIDE = 0.2  # an interval wider than this is pointed out
+LIKELY = 0.5  # a chance level above this is pointed out
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +30,10 @@ class DirectionReport:
 
     `queries` and `database` count the items observed in the two modalities, which all measures are over.
     `points` and `relevant`, (bits + 1,), count the pairs at each distance, over all queries.
+    `interval` is where the MAP of another draw of as many queries would lie, with 95 % probability. `map_at` is MAP over the
+    first ranks only, `ndcg_at` grades relevance by the number of shared labels, and `own_recall_at` is the share of queries
+    that find their own item in the other modality, among the database and the items of all queries. These are empty where
+    they are not defined, and in reports of older versions.
     """
 
     queries: int
@@ -35,6 +46,18 @@ class DirectionReport:
     lookup: Lookup
     points: NDArray[np.int64]
     relevant: NDArray[np.int64]
+    interval: dict[Ties, Interval] = field(default_factory=dict)
+    map_at: AtRank = field(default_factory=dict)
+    ndcg_at: AtRank = field(default_factory=dict)
+    own_recall_at: AtRank = field(default_factory=dict)
+
+    @property
+    def ramap(self) -> float:
+        """Radius-aware MAP (Jiang, Li and Li, 2019), without its penalty for time: precision within each radius, averaged.
+
+        It depends on buckets only, not on the order of ties; a radius within which a query finds nothing counts as 0.
+        """
+        return float(self.lookup.per_query.precision.mean())
 
     def to_json(self) -> dict[str, Any]:
         """Numbers, lists and dictionaries; null if a measure is undefined."""
@@ -44,6 +67,11 @@ class DirectionReport:
             "chance": self.chance,
             "without_relevant": self.without_relevant,
             "map": dict(self.map),
+            "interval": {ties: list(map(_number, bounds)) for ties, bounds in self.interval.items()},
+            "map_at": _at_json(self.map_at),
+            "ndcg_at": _at_json(self.ndcg_at),
+            "own_recall_at": _at_json(self.own_recall_at),
+            "ramap": _number(self.ramap),
             "precision_at": {str(k): value for k, value in self.precision_at.items()},
             "recall_at": {str(k): value for k, value in self.recall_at.items()},
             "lookup": _rows(self.lookup),
@@ -69,6 +97,14 @@ class DirectionReport:
             lookup=Lookup(*_columns(record["lookup"]), per_query=per_query),
             points=np.array([row["points"] for row in record["by_distance"]], np.int64),
             relevant=np.array([row["relevant"] for row in record["by_distance"]], np.int64),
+            interval={
+                ties: (_real(bounds[0]), _real(bounds[1]))
+                for ties in TIES
+                if (bounds := record.get("interval", {}).get(ties))
+            },
+            map_at=_at(record.get("map_at", {})),
+            ndcg_at=_at(record.get("ndcg_at", {})),
+            own_recall_at=_at(record.get("own_recall_at", {})),
         )
 
 
@@ -77,7 +113,9 @@ class Report:
     """The result of `evaluate`. `directions` maps names such as "image_to_text" to their measures.
 
     `chance` and `without_relevant` are over all queries and the whole database. `k`, if not None, is the number of ranks
-    that count in MAP. `relevance` is what defines the relevant items.
+    that count in MAP. `relevance` is what defines the relevant items. `seen` is the number of database items that were
+    trained on, and `unseen` the same measures over the others alone; None where all or none were trained on. `labels` is the
+    number of labels that the queries have. Reports of older versions lack these three.
     """
 
     bits: int
@@ -89,6 +127,9 @@ class Report:
     k: int | None
     directions: dict[str, DirectionReport]
     relevance: Relevance = "labels"
+    seen: int | None = None
+    labels: int | None = None
+    unseen: Report | None = None
 
     def __getitem__(self, direction: str) -> DirectionReport:
         return self.directions[direction]
@@ -104,6 +145,10 @@ class Report:
             "without_relevant": self.without_relevant,
             "k": self.k,
             "relevance": self.relevance,
+            "seen": self.seen,
+            "labels": self.labels,
+            "cautions": self.cautions(),
+            "unseen": None if self.unseen is None else self.unseen.to_json(),
             **{name: direction.to_json() for name, direction in self.directions.items()},
         }
 
@@ -120,12 +165,88 @@ class Report:
                 without_relevant=int(record["without_relevant"]),
                 k=None if record["k"] is None else int(record["k"]),
                 relevance=record.get("relevance", "labels"),
+                seen=_whole(record.get("seen")),
+                labels=_whole(record.get("labels")),
+                unseen=cls.from_json(record["unseen"]) if record.get("unseen") else None,
                 directions={name: DirectionReport.from_json(value) for name, value in record.items() if "_to_" in name},
             )
         except UNREADABLE as error:
             raise DataError(
                 f"This is not an evaluation report: {reason(error)}.", hint="Write one with Report.to_json."
             ) from error
+
+    def cautions(self) -> list[str]:
+        """Why these numbers may mean little: too few queries, labels or relevant items, or labels that most items share."""
+        found = []
+        widest = max(self.directions.items(), key=lambda pair: _width(pair[1]), default=None)
+        if widest is not None and (_width(widest[1]) > WIDE or widest[1].queries < FEW_QUERIES):
+            name, direction = widest
+            low, high = direction.interval.get("stable", (math.nan, math.nan))
+            bounds = (
+                ""
+                if math.isnan(low)
+                else f": with others, MAP {arrow(name)} may lie anywhere from {low:.2f} to {high:.2f}"
+            )
+            found.append(f"{_number_of(direction.queries, 'query', 'queries')} cannot tell much{bounds}.")
+        if self.relevance == "labels":
+            found += self._about_labels()
+        if self.unseen is not None and self.unseen.database < FEW_UNSEEN:
+            items = _number_of(self.unseen.database, "item was", "items were")
+            found.append(f"Only {items} not trained on, too few to say how new items are found.")
+        return found
+
+    def _about_labels(self) -> list[str]:
+        found = []
+        if self.labels is not None and self.labels < FEW_LABELS:
+            found.append(
+                f"The queries have only {_number_of(self.labels, 'label', 'labels')}, so finding the right ones is easy."
+            )
+        if self.chance > LIKELY:
+            found.append(f"Most items share a label: a random order has a MAP of about {self.chance:.2f}.")
+        relevant = self.chance * self.database
+        if 0 < relevant < FEW_RELEVANT:
+            found.append(f"A query has {relevant:.1f} relevant items on average, so that single items decide its MAP.")
+        return found
+
+    def _table(self) -> tuple[str, list[str], list[list[object]]]:
+        """A caption, a header and one row per direction."""
+        caption = f"{self.bits} bits, {self.queries:,} queries, {self.database:,} items in the database"
+        ks = sorted({k for direction in self.directions.values() for k in direction.precision_at})[:2]
+        header = ["direction", "MAP", "MAP expected", *(f"P@{k}" for k in ks), "chance"]
+        rows: list[list[object]] = [
+            [name.replace("_to_", " → "), *(each.map[ties] for ties in ("stable", "expected"))]
+            + [each.precision_at.get(k) for k in ks]
+            + [each.chance]
+            for name, each in self.directions.items()
+        ]
+        return caption, header, rows
+
+    def __repr__(self) -> str:
+        caption, header, rows = self._table()
+        return f"{caption}\n{text_table(header, rows)}"
+
+    def _repr_html_(self) -> str:
+        return html_table(*self._table())
+
+    def to_frame(self) -> Any:
+        """The measures as a pandas DataFrame, one row per direction. Needs pandas."""
+        rows = {
+            name: {
+                "queries": each.queries,
+                "database": each.database,
+                "chance": each.chance,
+                **{f"map_{ties}": value for ties, value in each.map.items()},
+                **{f"precision_at_{k}": value for k, value in each.precision_at.items()},
+                **{f"recall_at_{k}": value for k, value in each.recall_at.items()},
+            }
+            for name, each in self.directions.items()
+        }
+        return data_frame(list(rows.values()), index=list(rows), name="direction")
+
+
+def arrow(direction: str) -> str:
+    """image_to_text as image → text."""
+    return direction.replace("_to_", " → ")
 
 
 def short(direction: str, among: Iterable[str]) -> str:
@@ -142,6 +263,27 @@ def _rows(curve: Curve) -> list[dict[str, Any]]:
         {"radius": int(radius), **{name: _number(values[i]) for name, values in measures.items()}}
         for i, radius in enumerate(curve.radius)
     ]
+
+
+def _at_json(measure: AtRank) -> dict[str, dict[Ties, float]]:
+    return {str(k): dict(values) for k, values in measure.items()}
+
+
+def _at(record: Mapping[str, Mapping[str, Any]]) -> AtRank:
+    return {int(k): {ties: _real(values[ties]) for ties in TIES} for k, values in record.items()}
+
+
+def _width(direction: DirectionReport) -> float:
+    low, high = direction.interval.get("stable", (math.nan, math.nan))
+    return 0.0 if math.isnan(low) else high - low
+
+
+def _number_of(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _number(value: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Measures of Hamming rankings: MAP with named tie rules, precision and recall at k, hash lookup.
+"""Measures of Hamming rankings: MAP and NDCG with named tie rules, precision and recall at k, hash lookup.
 
 There are two interfaces to one set of formulas. `mean_average_precision`, `precision_at`, `lookup` and others take a
 matrix of distances and one of relevance. `rank_counts` takes packed codes and labels and never builds those matrices;
@@ -15,7 +15,9 @@ from dcmh.evaluation.metrics.dense import (
     recall_at,
     without_relevant,
 )
-from dcmh.evaluation.metrics.packed import rank_counts, stable_average_precision
+from dcmh.evaluation.metrics.gain import ndcg_at
+from dcmh.evaluation.metrics.interval import prediction_interval
+from dcmh.evaluation.metrics.packed import rank_counts, rank_ndcg, stable_average_precision
 from dcmh.evaluation.metrics.ties import TIES, Ties
 
 __all__ = [
@@ -29,9 +31,12 @@ __all__ = [
     "count",
     "lookup",
     "mean_average_precision",
+    "ndcg_at",
     "precision_at",
     "precision_by_distance",
+    "prediction_interval",
     "rank_counts",
+    "rank_ndcg",
     "recall_at",
     "stable_average_precision",
     "without_relevant",

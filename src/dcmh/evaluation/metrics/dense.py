@@ -22,7 +22,7 @@ from dcmh.evaluation.metrics.ties import Ties, check_k, check_ties, found_of
 def mean_average_precision(
     distance: ArrayLike, relevant: ArrayLike, *, ties: Ties = "stable", k: int | None = None
 ) -> float:
-    """MAP of Hamming rankings.
+    """MAP of Hamming rankings. A query with no relevant point counts as 0.
 
     Parameters
     ----------
@@ -34,8 +34,6 @@ def mean_average_precision(
         "best", "worst": the order of equally distant points that gives the largest, smallest value.
     k
         Only the first k ranks count, and the denominator is min(k, relevant points).
-
-    A query with no relevant point counts as 0.
     """
     return float(average_precision(distance, relevant, ties=ties, k=k).mean())
 

@@ -64,6 +64,71 @@ def _fill_keys(
 
 
 @_compiled
+def _fill_grades(
+    query: Words, database: Words, query_labels: Words, database_labels: Words, start: int, near: Words, shared: Words
+) -> int:
+    """Write distances and numbers of shared labels of the points from start on; returns how many fit."""
+    size: int = min(len(near), database.shape[1] - start)
+    near[:size] = 0
+    shared[:size] = 0
+    for word in range(len(query)):
+        bits = query[word]
+        for j in range(size):
+            near[j] += popcount(bits ^ database[word, start + j])
+    for word in range(len(query_labels)):
+        mask = query_labels[word]
+        if mask != 0:
+            for j in range(size):
+                shared[j] += popcount(mask & database_labels[word, start + j])
+    return size
+
+
+@_compiled
+def grades(
+    query: Words, database: Words, query_labels: Words, database_labels: Words, table: NDArray[np.int32]
+) -> None:
+    """Add the number of points at each distance with each number of shared labels to table, (n_queries, bits + 1, grades)."""
+    near, shared = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    for i in range(len(query)):
+        for start in range(0, database.shape[1], BLOCK):
+            size = _fill_grades(query[i], database, query_labels[i], database_labels, start, near, shared)
+            for j in range(size):
+                table[i, near[j], shared[j]] += 1
+
+
+@_compiled
+def stable_gains(
+    query: Words,
+    database: Words,
+    query_labels: Words,
+    database_labels: Words,
+    table: NDArray[np.int32],
+    gain: NDArray[np.float64],
+    discounts: NDArray[np.float64],
+    sums: NDArray[np.float64],
+) -> None:
+    """Write each query's discounted gain for each k, (n_queries, ks), with equally distant points in database order.
+
+    discounts, (ks, n_database + 1), are cumulative, and constant beyond rank k.
+    """
+    near, shared = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    ranks = np.empty(table.shape[1], np.int64)
+    for i in range(len(query)):
+        nearer = 0
+        for distance in range(table.shape[1]):
+            ranks[distance] = nearer
+            nearer += table[i, distance].sum()
+        for start in range(0, database.shape[1], BLOCK):
+            size = _fill_grades(query[i], database, query_labels[i], database_labels, start, near, shared)
+            for j in range(size):
+                rank = ranks[near[j]]
+                ranks[near[j]] = rank + 1
+                if shared[j] != 0:
+                    for k in range(len(discounts)):
+                        sums[i, k] += gain[shared[j]] * (discounts[k, rank + 1] - discounts[k, rank])
+
+
+@_compiled
 def histograms(
     query: Words,
     database: Words,

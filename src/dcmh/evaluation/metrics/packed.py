@@ -22,7 +22,8 @@ from dcmh.codes import check_packed, hamming
 from dcmh.errors import DataError
 from dcmh.evaluation.metrics.counts import Counts, blocks, count
 from dcmh.evaluation.metrics.dense import average_precision
-from dcmh.evaluation.metrics.ties import check_k
+from dcmh.evaluation.metrics.gain import cumulative_discounts, dense_ndcg, gains, ndcg_of, normalized
+from dcmh.evaluation.metrics.ties import TIES, Ties, check_k
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,37 @@ def stable_average_precision(
             "Count these codes with rank_counts, or leave counts out."
         )
     return _compiled_stable(kernels, words, counts, k)
+
+
+def rank_ndcg(
+    query: Bytes,
+    database: Bytes,
+    query_labels: NDArray[Any],
+    database_labels: NDArray[Any],
+    bits: int,
+    ks: Sequence[int],
+) -> dict[Ties, NDArray[np.float64]]:
+    """NDCG of each query for each k, (n_queries, len(ks)), under each rule for ties; grades are numbers of shared labels."""
+    sides = _Sides.check(query, database, query_labels, database_labels, bits)
+    kernels = _kernels()
+    if kernels is None:
+        return {ties: sides.ndcg(ks, ties) for ties in TIES}
+    words, steps = sides.words(), 1 + int(sides.query_labels.sum(axis=1).max())
+    discounts, gain = cumulative_discounts(ks, len(database)), gains(steps)
+    result: dict[Ties, NDArray[np.float64]] = {ties: np.zeros((len(query), len(ks))) for ties in TIES}
+
+    def work(rows: slice) -> None:
+        codes, points, labels, point_labels = words
+        table = np.zeros((len(codes[rows]), bits + 1, steps), np.int32)
+        gained = np.zeros((len(table), len(ks)))
+        kernels.grades(codes[rows], points, labels[rows], point_labels, table)
+        kernels.stable_gains(codes[rows], points, labels[rows], point_labels, table, gain, discounts, gained)
+        for ties in TIES:
+            found = normalized(gained, table, discounts) if ties == "stable" else ndcg_of(table, discounts, ties=ties)
+            result[ties][rows] = found
+
+    _in_threads(work, len(query), len(database))
+    return result
 
 
 @cache
@@ -180,12 +212,22 @@ class _Sides:
     def stable(self, k: int) -> NDArray[np.float64]:
         return np.concatenate([average_precision(*self._pairs(rows), k=k) for rows in self._blocks()])
 
+    def ndcg(self, ks: Sequence[int], ties: Ties) -> NDArray[np.float64]:
+        found = [
+            dense_ndcg(hamming(self.query[rows], self.database), self._shared(rows), ks, ties=ties)
+            for rows in self._blocks()
+        ]
+        return np.concatenate(found)
+
     def _blocks(self) -> Iterator[slice]:
         return blocks(len(self.query), len(self.database))
 
     def _pairs(self, rows: slice) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
+        return hamming(self.query[rows], self.database), self._shared(rows) > 0
+
+    def _shared(self, rows: slice) -> NDArray[np.int32]:
         shared = self.query_labels[rows].astype(np.float32) @ self.database_labels.T.astype(np.float32)
-        return hamming(self.query[rows], self.database), shared > 0
+        return shared.astype(np.int32)
 
 
 def _as_words(packed: Bytes) -> Words:
@@ -204,18 +246,29 @@ def _concatenated(counts: Sequence[Counts]) -> Counts:
 
 def paired_counts(query: Bytes, database: Bytes, wanted: NDArray[np.intp], bits: int) -> Counts:
     """Counts per distance of packed codes; `wanted`, (n_queries,), is the position of each query's own point."""
-    return _concatenated([count(*pair, bits=bits) for pair in _pairs(query, database, wanted)])
+    no_labels, none_either = (np.zeros((len(side), 1), np.uint8) for side in (query, database))
+    counts = rank_counts(query, database, no_labels, none_either, bits)
+    counts.relevant[np.arange(len(query)), _own_distance(query, database, wanted)] = 1
+    return counts
+
+
+def paired_ranks(query: Bytes, database: Bytes, wanted: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The rank of each query's own point, (n_queries,), with ties in database order."""
+    ranks, own = np.zeros(len(query), np.int64), _own_distance(query, database, wanted)
+    for rows in blocks(len(query), len(database)):
+        distance, limit = hamming(query[rows], database), own[rows, None]
+        first = np.arange(len(database)) <= wanted[rows, None]
+        ranks[rows] = ((distance < limit) | ((distance == limit) & first)).sum(axis=1)
+    return ranks
 
 
 def paired_stable(
     query: Bytes, database: Bytes, wanted: NDArray[np.intp], *, k: int | None = None
 ) -> NDArray[np.float64]:
     """1 / rank of each query's own point, (n_queries,), with ties in database order; 0 beyond rank k."""
-    return np.concatenate([average_precision(*pair, k=k) for pair in _pairs(query, database, wanted)])
+    ranks = paired_ranks(query, database, wanted)
+    return np.where(ranks <= (len(database) if k is None else check_k(k)), 1 / ranks, 0.0)
 
 
-def _pairs(
-    query: Bytes, database: Bytes, wanted: NDArray[np.intp]
-) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.bool_]]]:
-    for rows in blocks(len(query), len(database)):
-        yield hamming(query[rows], database), wanted[rows, None] == np.arange(len(database))
+def _own_distance(query: Bytes, database: Bytes, wanted: NDArray[np.intp]) -> NDArray[np.int64]:
+    return np.asarray(np.bitwise_count(query ^ database[wanted]).sum(axis=1, dtype=np.int64))

@@ -98,6 +98,8 @@ def _network(entry: Entry, features: str, config: Config) -> dict[str, Any]:
     """A method with an image network of its own uses the one that the features are named after."""
     if features not in NETWORKS or not has_network(entry.method):
         return {}
+    if features == "cnn" and "quality" not in entry.settings:
+        return {}  # its default
     weights = {"weights": str(config.weights)} if features == "cnn-f" and config.weights else {}
     return {"network": NETWORKS[features], **weights}
 

@@ -48,16 +48,21 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """One line per row; each column is followed by its standard deviation. Full precision."""
+    """One line per row; each column is followed by its standard deviation and its interval. Full precision."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    columns = [name for column in table.columns for name in (column.name, f"{column.name}_sd")]
+    extra = ("sd", "low", "high") if _has_intervals(table) else ("sd",)
+    columns = [name for column in table.columns for name in (column.name, *(f"{column.name}_{end}" for end in extra))]
     writer.writerow([*table.names, "kind", *columns, "refused"])
     method: tuple[str, ...] = ()
     for row in table.rows:
         method = row.names if row.kind == "method" else method
-        names = method if row.kind in ("paper", "difference") else row.names
-        values = [_number(value) for cell in row.cells for value in (cell.value, cell.spread)]
+        names = method if row.kind in ("unseen", "paper", "difference") else row.names
+        values = [
+            _number(value)
+            for cell in row.cells
+            for value in (cell.value, cell.spread, *(cell.interval or (None, None)))[: 1 + len(extra)]
+        ]
         marks = sorted({cell.mark for cell in row.cells if cell.mark is not None})
         writer.writerow([*names, row.kind, *values, " ".join(table.footnotes[mark - 1] for mark in marks)])
     return page.getvalue()
@@ -83,12 +88,16 @@ def to_json(table: Table) -> dict[str, Any]:
     rows = []
     for row in table.rows:
         cells = {
-            column.name: {"value": cell.value, "sd": cell.spread}
+            column.name: {"value": cell.value, "sd": cell.spread, "interval": cell.interval}
             | ({"refused": table.footnotes[cell.mark - 1]} if cell.mark is not None else {})
             for column, cell in zip(table.columns, row.cells, strict=True)
         }
         rows.append({**dict(zip(table.names, row.names, strict=True)), "kind": row.kind, "cells": cells})
     return {"name": table.name, "caption": table.caption, "rows": rows, "notes": list(table.notes)}
+
+
+def _has_intervals(table: Table) -> bool:
+    return any(cell.interval is not None for row in table.rows for cell in row.cells)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"md": markdown, "csv": as_csv, "tex": tex}

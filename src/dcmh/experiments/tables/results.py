@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,14 @@ class Run:
         split = record["split"]
         check_types(split, folder=str, queries=int, database=int, train=int)
         check_types(record["data"], name=str, fingerprint=str)
+        report = Report.from_json(record["report"]) if "report" in record else None
+        if report is not None and any(len(report[d].lookup.precision) <= record["bits"] for d in report.directions):
+            raise ValueError(f"its curves are shorter than {record['bits']} bits")
         return cls(
             data=record["data"]["name"],
             fingerprint=record["data"]["fingerprint"],
             split=split["folder"],
-            report=Report.from_json(record["report"]) if "report" in record else None,
+            report=report,
             error=record.get("error"),
             sizes=(split["queries"], split["database"], split["train"]),
             **{name: record[name] for name in ("features", "label", "title", "method", "varied")},
@@ -77,6 +80,12 @@ class Line:
     def at(self, bits: int) -> list[Run]:
         """The runs with this code length."""
         return [run for run in self.runs if run.bits == bits]
+
+    def unseen(self) -> Line:
+        """The runs that also measured the items that were not trained on, with those measures."""
+        runs = [(run, run.report.unseen) for run in self.runs if run.report is not None]
+        apart = tuple(replace(run, report=report) for run, report in runs if report is not None)
+        return replace(self, runs=apart)
 
 
 @dataclass(frozen=True, eq=False)

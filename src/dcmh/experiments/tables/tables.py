@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal
+
+import numpy as np
 
 from dcmh.evaluation import DirectionReport, short
 from dcmh.evaluation.metrics import Ties
@@ -15,14 +18,19 @@ from dcmh.experiments.tables.results import PIXELS, Group, Line, mean_and_spread
 LOOKUP_BITS = 16  # as in the paper
 RADII = (0, 1, 2)
 _MEASURES = {"precision": "Precision", "recall": "Recall", "f": "F-measure"}
+Ranked = Literal["map", "map@50", "map@5000", "ndcg@10", "ndcg@100", "ndcg@1000", "own@1", "own@10", "ramap"]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, its standard deviation over seeds, and the number of the footnote if it is missing."""
+    """A number, its standard deviation over seeds, and the number of the footnote if it is missing.
+
+    `interval`: where the number would lie with another draw of as many queries, with 95 % probability.
+    """
 
     value: float | None = None
     spread: float | None = None
+    interval: tuple[float, float] | None = None
     best: bool = False
     signed: bool = False
     mark: int | None = None
@@ -38,7 +46,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row. `kind` is method, paper, difference or chance."""
+    """A row. `kind` is method, unseen, paper, difference or chance."""
 
     names: tuple[str, ...]
     cells: tuple[Cell, ...]
@@ -58,51 +66,91 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def tables(groups: Sequence[Group], *, ties: Ties | None = None, against_paper: bool = False) -> list[Table]:
-    """The MAP table and the lookup table of each data set, split and feature set."""
+def tables(
+    groups: Sequence[Group], *, ties: Ties | None = None, against_paper: bool = False, measure: Ranked = "map"
+) -> list[Table]:
+    """The MAP table and the lookup table of each data set, split and feature set; or that of another measure alone."""
     made = []
     for group in groups:
         several = sum(other.data == group.data for other in groups) > 1
         for features in group.features:
             tail = "-".join([group.data, *([group.split] if several else []), features])
             rule = ties or _ties(group)
+            if measure != "map":
+                name = f"{measure.replace('@', '')}-{tail}"
+                made.append(_map_table(group, features, rule, name, measure=measure))
+                continue
             made.append(_map_table(group, features, rule, f"map-{tail}", against_paper))
             made.append(_lookup_table(group, features, f"lookup-{tail}", against_paper))
     return made
 
 
-def _map_table(group: Group, features: str, ties: Ties, name: str, against_paper: bool) -> Table:
-    lines = group.lines(features)
+def _map_table(
+    group: Group, features: str, ties: Ties, name: str, against_paper: bool = False, measure: Ranked = "map"
+) -> Table:
+    """MAP or another measure of each method, over the whole database and over unseen items."""
+    lines, is_map = group.lines(features), measure == "map"
     directions, lengths = _directions(lines), sorted({run.bits for line in lines for run in line.runs})
-    columns = list(product(directions, lengths))
-    footnotes = _Footnotes()
+    columns, footnotes = list(product(directions, lengths)), _Footnotes()
 
-    def cells(line: Line, value: Callable[[DirectionReport], float], marks: _Footnotes) -> list[Cell]:
-        return [_cell(line, bits, direction, value, marks) for direction, bits in columns]
+    def row(line: Line, title: str, marks: _Footnotes, kind: str = "method") -> Row:
+        cells = [
+            replace(
+                _cell(line, bits, direction, lambda found: _value(found, measure, ties), marks),
+                interval=_interval(line, bits, direction, ties) if is_map else None,
+            )
+            for direction, bits in columns
+        ]
+        return Row((title,), tuple(cells), kind)
 
+    rows = _best([row(line, line.title, footnotes) for line in lines])
+    intervals = [cell.interval for each in rows for cell in each.cells]
     paper = printed.find(group.data, features, "map") if against_paper else None
-    rows = _best([Row((line.title,), tuple(cells(line, lambda found: found.map[ties], footnotes))) for line in lines])
-    if paper is not None:
-        beside = [[paper.map(direction, line.method, bits) for direction, bits in columns] for line in lines]
-        rows = _beside(
-            rows, [numbers if paper.has(line.method) else None for numbers, line in zip(beside, lines, strict=True)]
-        )
-    everything = Line("chance", "", features, tuple(run for line in lines for run in line.runs))
-    chance = [
-        replace(cell, spread=None, mark=None) for cell in cells(everything, lambda found: found.chance, _Footnotes())
+    beside: list[Sequence[float | None] | None] = [
+        [paper.map(direction, line.method, bits) for direction, bits in columns]
+        if paper is not None and paper.has(line.method)
+        else None
+        for line in lines
     ]
-    rows.append(Row(("chance",), tuple(chance), "chance"))
+    apart = [line.unseen() for line in lines]
+    rows = _beside(
+        rows, beside, [row(line, "· unseen", _Footnotes(), "unseen") if line.runs else None for line in apart]
+    )
+    if is_map:
+        everything = Line("chance", "", features, tuple(run for line in lines for run in line.runs))
+        chance = [_cell(everything, bits, name, lambda found: found.chance, _Footnotes()) for name, bits in columns]
+        rows.append(Row(("chance",), tuple(replace(cell, spread=None, mark=None) for cell in chance), "chance"))
+    ranking = f"Hamming ranking, {_map_name(lines)}" if is_map else _title(measure)
     return Table(
         name=name,
-        caption=f"Hamming ranking, {_map_name(lines)} · {_about(group, features, lines)} · ties: {ties} · {_seeds(lines)}",
+        caption=f"{ranking} · {_about(group, features, lines)} · ties: {ties} · {_seeds(lines)}",
         names=("method",),
         columns=tuple(
             Column(f"{direction}_{bits}", f"{short(direction, directions)} {bits} bits") for direction, bits in columns
         ),
         rows=tuple(rows),
         footnotes=footnotes.sentences,
-        notes=(*_other_ties(lines, ties), *_notes(group, features, lines, paper, against_paper)),
+        notes=(
+            *_about_unseen(lines),
+            *_about_intervals(intervals),
+            *(_other_ties(lines, ties) if is_map else ()),
+            *_notes(group, features, lines, paper, against_paper),
+        ),
     )
+
+
+def _title(measure: Ranked) -> str:
+    kind, _, rank = measure.partition("@")
+    return f"Queries that find their own item, R@{rank}" if kind == "own" else measure.upper()
+
+
+def _value(found: DirectionReport, measure: Ranked, ties: Ties) -> float:
+    """The measure; NaN where there is none, as in results of older versions."""
+    kind, _, rank = measure.partition("@")
+    if not rank:
+        return found.map[ties] if kind == "map" else found.ramap
+    by_rank = {"map": found.map_at, "ndcg": found.ndcg_at, "own": found.own_recall_at}[kind]
+    return by_rank.get(int(rank), {}).get(ties, np.nan)
 
 
 def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -> Table:
@@ -170,6 +218,17 @@ def _cell(
     return Cell(*mean_and_spread(values), mark=mark)
 
 
+def _interval(line: Line, bits: int, direction: str, ties: Ties) -> tuple[float, float] | None:
+    """The interval over queries, averaged over the seeds; None if a run is of an older version, which had none."""
+    reports = [run.report for run in line.at(bits) if run.report is not None and direction in run.report.directions]
+    bounds = [report[direction].interval.get(ties) for report in reports]
+    known = [found for found in bounds if found is not None]
+    if not known or len(known) < len(bounds):
+        return None
+    low, high = np.mean(known, axis=0)
+    return float(low), float(high)
+
+
 def _best(rows: list[Row], where: str | None = None) -> list[Row]:
     """Mark the largest value of each column, among the rows of one measure."""
     compared = [row for row in rows if where is None or where in row.names]
@@ -189,11 +248,15 @@ def _best(rows: list[Row], where: str | None = None) -> list[Row]:
     return marked
 
 
-def _beside(rows: list[Row], numbers: Sequence[Sequence[float | None] | None]) -> list[Row]:
-    """Each row followed by the printed numbers and the differences, if there are any."""
+def _beside(
+    rows: list[Row], numbers: Sequence[Sequence[float | None] | None], unseen: Sequence[Row | None] | None = None
+) -> list[Row]:
+    """Each row followed by that of unseen items, the printed numbers and the differences, if there are any."""
     made = []
-    for row, values in zip(rows, numbers, strict=True):
+    for row, values, apart in zip(rows, numbers, unseen or [None] * len(rows), strict=True):
         made.append(row)
+        if apart is not None:
+            made.append(apart)
         if values is None:
             continue
         made.append(Row(("· paper", *row.names[1:]), tuple(Cell(value) for value in values), "paper"))
@@ -239,6 +302,25 @@ def _seeds(lines: Sequence[Line], bits: int | None = None) -> str:
     counts = sorted({len(seeds) for seeds in runs.values()}) or [0]
     number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"{number} seed" if number == "1" else f"mean ± standard deviation over {number} seeds"
+
+
+def _about_unseen(lines: Sequence[Line]) -> list[str]:
+    """Whether the database was trained on; nothing for results of older versions, which do not say."""
+    reports = [run.report for line in lines for run in line.runs if run.report is not None]
+    if any(report.unseen is not None for report in reports):
+        return ["Unseen: only the items of the database that were not trained on."]
+    if any(report.seen == report.database for report in reports):
+        return ["The whole database was trained on, so that these numbers do not hold for new items."]
+    return []
+
+
+def _about_intervals(intervals: Sequence[tuple[float, float] | None]) -> list[str]:
+    widest = max(((high - low) / 2 for low, high in filter(None, intervals)), default=None)
+    if widest is None:
+        return []
+    return [
+        f"With another draw of as many queries these numbers would change by at most ±{widest:.4f} (95 % interval)."
+    ]
 
 
 def _other_ties(lines: Sequence[Line], ties: Ties) -> list[str]:

@@ -14,6 +14,7 @@ The defaults are in every stage. Each trial is one JSON file, so that an interru
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,8 +100,12 @@ class Search:
         """Search until done, or until the next trial does not fit into the budget."""
         self._progress = progress or (lambda seconds, what: None)
         self._measure_pace()
-        if self._cost(STAGES[0]) + self._reserve(2) > self._left():
-            return self._outcome((), "The budget is too short to compare anything with the defaults, so they stay.")
+        needed = self._cost(STAGES[0]) + self._reserve(2)
+        if needed > self._left():
+            least = math.ceil((self.spent + needed) / 10) * 10
+            return self._outcome(
+                (), f"The budget is too short to compare anything with the defaults; it takes at least {least} s."
+            )
         first = self._stage_one()
         second = self._stage_two(first)
         best = max((result for result in second if result.trial.changes), key=lambda result: result.score, default=None)
