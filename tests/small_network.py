@@ -8,6 +8,8 @@ from dcmh.data import Dataset, Images, Vectors
 
 
 class Small(nn.Module):
+    size = 224
+
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 6, 9, stride=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors import SafetensorError
 
 import dcmh
 from dcmh.cli.learning import CheckpointFolder
-from dcmh.cli.train import default_queries
+from dcmh.cli.train import default_apart, default_queries, keeps_apart
 from dcmh.data import Dataset, dataset
 from dcmh.methods.dcmh import similarity, state
 from toy_photos import write_photos
@@ -21,7 +22,10 @@ def test_a_model_is_learned_measured_and_written_whole(cli, tmp_path):
     answer = cli("train", "toy", *QUICK)
     assert answer.code == 0
     header, image_to_text, text_to_image, *joint = answer.out.splitlines()
-    assert header.split() == ["direction", "MAP", "stable", "MAP", "expected", "P@10", "chance"]
+    titles = ["direction", "searched", "MAP stable", "95 % interval", "MAP expected", "P@10", "chance"]
+    assert re.split(r"  +", header) == titles
+    assert "Everything searched was trained on, so that new items will be found less well" in answer.err
+    assert "Caution: 40 queries cannot tell much: with others, MAP" in answer.err
     assert image_to_text.startswith("image → text")
     assert text_to_image.startswith("text → image")
     assert [line.split("  ")[0] for line in joint] == ["image → joint", "text → joint"]
@@ -236,6 +240,51 @@ def test_a_finished_training_that_finds_no_room_keeps_its_checkpoint(cli, tmp_pa
         dcmh.load("other").encode(text=["sunny sea"]).tolist()
         == dcmh.load("toy.model").encode(text=["sunny sea"]).tolist()
     )
+
+
+def test_items_are_kept_apart_to_measure_how_new_ones_are_found(cli, tmp_path):
+    """From 500 items on, unless all are asked for or the recipe is the paper's; the same command evaluates to the same."""
+    write_table(tmp_path / "things", 500)
+    fast = ("--method", "ridge", "--bits", "8", "--modalities", "title,text", "--text-encoder", "none", "--fine", "0")
+    answer = cli("train", "things", *fast, "--json")
+    assert answer.code == 0, answer.err
+    assert "Caution: the training texts have only 8 different words" in answer.err
+    assert "Caution: 2 of 9 labels have fewer than 5 training items" in answer.err
+    assert "450 in the database, 50 of them not trained on, to measure how new items are found." in answer.err
+    report = json.loads(answer.out)["report"]
+    assert (report["train"], report["seen"], report["database"], report["unseen"]["database"]) == (400, 400, 450, 50)
+    assert json.loads(cli("evaluate", "things.model", "--json").out) == report
+    shown = cli("evaluate", "things.model", "--more")
+    assert "50 unseen" in shown.out
+    assert "NDCG@100" in shown.out
+    assert "Unseen items were not trained on" in shown.err
+    measured = json.loads(cli("info", "things.model", "--json").out)["measured"]
+    assert set(measured["unseen"]) == {name for name in report["unseen"] if "_to_" in name}
+    whole = cli("train", "things", *fast, "--train-size", "all", "--json")
+    assert "450 in the database." in whole.err
+    assert json.loads(whole.out)["report"]["unseen"] is None
+
+
+def write_table(folder, n):
+    folder.mkdir()
+    words = ["apple", "boat", "cloud", "dog", "earth", "fox", "goat"]
+    lines = [f"i{row},{words[row % 7]} of the day,{words[row % 7]} thing,{words[row % 7]}" for row in range(n)]
+    lines[0] += " rare"
+    lines[1] += " unusual"
+    (folder / "pairs.csv").write_text("\n".join(["id,title,text,labels", *lines]) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("items", "queries", "apart"),
+    [(499, 50, 0), (500, 50, 50), (2000, 100, 100), (12_000, 2000, 600), (3000, 2000, 0), (10**6, 2000, 2000)],
+)
+def test_default_apart(items, queries, apart):
+    assert default_apart(items, queries) == apart
+
+
+def test_the_papers_recipe_keeps_its_protocol():
+    assert not keeps_apart(dcmh.DCMH(recipe="paper"))
+    assert keeps_apart(dcmh.DCMH())
 
 
 @pytest.mark.parametrize(("items", "queries"), [(5, 1), (100, 20), (600, 50), (2000, 100), (10**6, 2000)])

@@ -7,12 +7,12 @@ from PIL import Image, ImageDraw
 
 from dcmh.errors import ModelError, ParameterError
 from dcmh.networks import efficientnet
-from dcmh.networks.efficientnet import EfficientNetLite0, SameConv2d
+from dcmh.networks.efficientnet import EfficientNetLite, SameConv2d
 
 
 @pytest.fixture(scope="module")
 def network():
-    return efficientnet.load_imagenet(EfficientNetLite0()).eval()
+    return efficientnet.load_imagenet(EfficientNetLite()).eval()
 
 
 def probabilities(network, pixels):
@@ -50,7 +50,7 @@ def test_strided_convolutions_pad_after_the_image():
 def test_a_foreign_weights_file_is_refused(tmp_path):
     torch.save({"weight": torch.zeros(3)}, tmp_path / "other.pth")
     with pytest.raises(ModelError, match="does not hold EfficientNet-Lite0 weights"):
-        efficientnet.load_imagenet(EfficientNetLite0(), tmp_path / "other.pth")
+        efficientnet.load_imagenet(EfficientNetLite(), tmp_path / "other.pth")
 
 
 def test_the_fused_network_gives_the_same_features(network):
@@ -95,3 +95,12 @@ def test_the_encoder_gives_each_picture_the_same_bits_in_any_company(network, pi
 def test_the_encoder_takes_one_size_only(network):
     with pytest.raises(ParameterError, match="224 x 224"):
         efficientnet.Encoder(network)(torch.zeros(1, 3, 225, 225))
+
+
+def test_lite2_is_wider_and_deeper_and_takes_larger_pictures():
+    network = efficientnet.load_imagenet(EfficientNetLite(2)).eval()
+    state = torch.load(efficientnet.imagenet_weights(2), weights_only=True)
+    assert {name for name in state if not name.startswith("_fc")} == set(network.state_dict())
+    pixels = torch.rand(1, 3, 256, 256, generator=torch.Generator().manual_seed(0)) * 255
+    with torch.inference_mode():
+        assert torch.allclose(efficientnet.Encoder(network)(pixels), network(pixels), atol=1e-4)

@@ -8,7 +8,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
@@ -20,6 +20,8 @@ from dcmh.errors import ParameterError
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
     from dcmh.methods.base import Hasher
+
+FEW_WORDS, FEW_ITEMS = 100, 5  # fewer different words, or training items of a label, are pointed out
 
 
 @Parameter(name="*", group="Run")
@@ -66,7 +68,8 @@ def train(
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
     seed = method.seed or 0
-    split = divide(whole, items.queries, items.train_size, seed)
+    keep_apart = keeps_apart(model)
+    split = divide(whole, items.queries, items.train_size, seed, keep_apart=keep_apart)
     _build_similarity(model, split)  # refuses what cannot be learned from, before an hour of reading pictures
     began = time.monotonic()
     found = source.readable(whole, model._view("image"), device)
@@ -75,8 +78,12 @@ def train(
         console.error("Stopped because of --strict; nothing was trained or written. Repair or remove those files.")
         return 3
     if found.data is not whole:  # some pictures cannot be read
-        split = divide(found.data, items.queries, items.train_size, seed, say=False)
-    console.say(_intention(model, found.data, split, device))
+        split = divide(found.data, items.queries, items.train_size, seed, say=False, keep_apart=keep_apart)
+    words_of = _vocabularies(split.train)
+    console.say(_intention(model, found.data, split, device, words_of))
+    _say_cautions(split.train, words_of)
+    if getattr(model, "quality", "") == "best":
+        console.say(f"The image network is fine-tuned to the labels first.{_slow_on_cpu(device, len(split.train))}")
     _say_similarity(model, split)
     seconds = {"features": round(time.monotonic() - began, 2)}
     record: dict[str, Any] = {"data": where.record(), "device": device, "command": console.command()}
@@ -90,13 +97,26 @@ def train(
         console.result_json(said | {"seconds": seconds, "report": report.to_json()})
     else:
         console.say(measures.summary(report))
+        measures.say_cautions(report, label_words=bool(words))
         console.result(measures.table(report))
-    console.say(f"Wrote {out}. Next: dcmh index {shlex.quote(data)} --model {shlex.quote(str(out))}")
+    text = "" if items.text is None else f" --text {shlex.quote(items.text)}"
+    console.say(f"Wrote {out}. Next: dcmh index {shlex.quote(data)} --model {shlex.quote(str(out))}{text}")
     return 0
 
 
-def divide(data: Dataset, queries: int | None, train_size: int | None, seed: int, *, say: bool = True) -> Split:
-    """The split of the data, unless `queries` is given; otherwise a random split."""
+def divide(
+    data: Dataset,
+    queries: int | None,
+    train_size: int | Literal["all"] | None,
+    seed: int,
+    *,
+    say: bool = True,
+    keep_apart: bool = True,
+) -> Split:
+    """The split of the data, unless `queries` is given; otherwise a random split.
+
+    Without a training size some items are kept apart, in the database but not trained on, unless `keep_apart` is not set.
+    """
     from dcmh.data import split_given
 
     if data.parts is not None and queries is None:
@@ -109,12 +129,25 @@ def divide(data: Dataset, queries: int | None, train_size: int | None, seed: int
         return split_given(data)
     if queries is None:
         queries = default_queries(len(data))
-    return data.split(queries, train_size, seed)
+    if train_size is None and keep_apart and (apart := default_apart(len(data), queries)):
+        train_size = len(data) - queries - apart
+    return data.split(queries, train_size if isinstance(train_size, int) else None, seed)
+
+
+def keeps_apart(model: Hasher) -> bool:
+    """Whether some items are kept out of training by default; not with the paper's recipe, which keeps its protocol."""
+    return getattr(model, "recipe", None) != "paper"
 
 
 def default_queries(items: int) -> int:
     """5 % of the items, at least 50 and at most 2,000, but never more than a fifth of them."""
     return max(1, min(max(50, round(0.05 * items)), 2000, items // 5))
+
+
+def default_apart(items: int, queries: int) -> int:
+    """Database items to keep out of training: as many as `default_queries`; none where these are over a tenth of the rest."""
+    apart = default_queries(items)
+    return apart if 9 * apart <= items - queries else 0
 
 
 def settled(
@@ -140,6 +173,15 @@ def device_of(name: str | None) -> str:
     from dcmh.util import device as devices
 
     return str(devices.resolve(name or "auto"))
+
+
+def _slow_on_cpu(device: str, items: int) -> str:
+    """What to expect of fine-tuning on a CPU: about a second of CPU time per picture."""
+    from dcmh.inputs.decoding import cores
+
+    if device != "cpu":
+        return ""
+    return f" Without a GPU this may take {max(1, round(items / cores() / 60)):,} minutes; --quality good takes none."
 
 
 def _check_out(out: Path) -> None:
@@ -180,20 +222,40 @@ def _say_similarity(model: Hasher, split: Split) -> None:
         console.say("It is measured by the labels of the data, which it does not learn from.")
 
 
-def _intention(model: Hasher, data: Dataset, split: Split, device: str) -> str:
-    """One line on what is about to be trained."""
+def _vocabularies(train: Dataset) -> list[int]:
+    """The number of words of each modality that is text."""
     from dcmh.data import Texts
     from dcmh.util.text import BagOfWords
 
-    words = [
-        f"{len(BagOfWords().fit(column.values)):,} words"
-        for column in split.train.columns.values()
-        if isinstance(column, Texts)
-    ]
+    return [len(BagOfWords().fit(column.values)) for column in train.columns.values() if isinstance(column, Texts)]
+
+
+def _say_cautions(train: Dataset, words: list[int]) -> None:
+    """Point out texts and labels that are too few to learn from."""
+    if words and max(words) < FEW_WORDS:
+        console.say(
+            f"Caution: the training texts have only {max(words):,} different words, so there is little to learn about others."
+        )
+    if train.labels is not None:
+        items = train.labels.sum(axis=0, dtype=int)
+        if (few := int((items < FEW_ITEMS).sum())) > len(items) / 10:
+            console.say(
+                f"Caution: {few:,} of {len(items):,} labels have fewer than {FEW_ITEMS} training items, too few to learn them."
+            )
+
+
+def _intention(model: Hasher, data: Dataset, split: Split, device: str, vocabularies: list[int]) -> str:
+    """One line on what is about to be trained."""
+    words = [f"{number:,} words" for number in vocabularies]
     labels = [] if data.labels is None else [f"{data.labels.shape[1]:,} labels"]
     what = ", ".join([*data.modalities, *words, *labels])
     return (
         f"Learning {model.bits}-bit codes with {model.name} on {device} from {len(split.train):,} of {len(data):,} "
         f"items of {data.name or 'the data'} ({what}); {len(split.query):,} held out as queries, "
-        f"{len(split.database):,} in the database."
+        f"{len(split.database):,} in the database{_apart(split)}."
     )
+
+
+def _apart(split: Split) -> str:
+    apart = len(split.database) - len(split.train)
+    return f", {apart:,} of them not trained on, to measure how new items are found" if apart else ""

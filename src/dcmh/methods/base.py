@@ -175,12 +175,46 @@ class Hasher(ABC):
         """Codes (n, bits) of +1 and -1. One keyword: that modality's hash function; several: the sign of the summed outputs."""
         return codes.sign(self.outputs(**modalities))
 
+    def shortened(self, bits: int) -> Self:
+        """A model that gives the first `bits` bits of the codes of this one, where these are codes of their own."""
+        if bits != self.bits:
+            raise ParameterError(
+                f"The codes of {self.name} have {self.bits} bits, and their first {bits} are not codes of their own.",
+                which="bits",
+                hint="Train DCMH with --nested, or this method with --bits.",
+            )
+        return self
+
     @property
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments, by name."""
         return {
             name: getattr(self, name) for name in inspect.signature(type(self).__init__).parameters if name != "self"
         }
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments, by name, as scikit-learn asks for them; `deep` makes no difference."""
+        return self.parameters
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Change arguments of the constructor, which checks them as usual; returns self. A fitted model must learn again."""
+        known = self.parameters
+        for name in parameters:
+            if name not in known:
+                raise ParameterError(
+                    f"{type(self).__name__} has no parameter {name!r}. It has: {', '.join(known)}.", which=name
+                )
+        checked = type(self)(**known | parameters)
+        for name in parameters:
+            setattr(self, name, getattr(checked, name))
+        if not set(parameters) <= set(_NOT_SAVED) and hasattr(self, "views_"):
+            del self.views_
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {name: each.default for name, each in inspect.signature(type(self).__init__).parameters.items()}
+        changed = {name: value for name, value in self.parameters.items() if name == "bits" or value != defaults[name]}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     @property
     def name(self) -> str:
@@ -257,9 +291,13 @@ class Hasher(ABC):
             )
         if self._needs_labels():
             if train.labels is None:
+                texts = [name for name, column in train.columns.items() if column.kind == "text"]
+                other = "learn without any: dcmh.DCMH(similarity='pairing')."
+                if texts:
+                    name = "" if texts[0] == "text" else repr(texts[0])
+                    other = f"use frequent words as labels: data.with_labels_from_text({name})."
                 raise DataError(
-                    f"{type(self).__name__} learns from labels, but the data has none. "
-                    "Give labels, or use frequent words as labels: data.with_labels_from_text()."
+                    f"{type(self).__name__} learns from labels, but the data has none.", hint=f"Give labels, or {other}"
                 )
             used = train.labels.any(axis=0).sum()
             if used < 2:

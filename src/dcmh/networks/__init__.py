@@ -9,16 +9,17 @@ from torch import nn
 from dcmh.errors import ParameterError
 from dcmh.networks import cnnf, efficientnet
 
-BACKBONES = ("efficientnet-lite0", "cnn-f")
+BACKBONES = ("efficientnet-lite0", "efficientnet-lite2", "cnn-f")
+LITE = {"efficientnet-lite0": 0, "efficientnet-lite2": 2}  # name to version
 
 
 def backbone(name: str, *, weights: Path | None = None) -> tuple[nn.Module, int]:
     """An image network without its last layer, pre-trained on ImageNet, and the number of its features.
 
-    `weights` is required for cnn-f (MatConvNet's imagenet-vgg-f.mat); efficientnet-lite0 finds its own.
+    `weights` is required for cnn-f (MatConvNet's imagenet-vgg-f.mat); the EfficientNets find their own.
     """
-    if name == "efficientnet-lite0":
-        return efficientnet.load_imagenet(efficientnet.EfficientNetLite0(), weights), efficientnet.FEATURES
+    if name in LITE:
+        return efficientnet.load_imagenet(efficientnet.EfficientNetLite(LITE[name]), weights), efficientnet.FEATURES
     if name == "cnn-f":
         if weights is None:
             raise ParameterError(
@@ -30,19 +31,29 @@ def backbone(name: str, *, weights: Path | None = None) -> tuple[nn.Module, int]
 
 def features_of(name: str) -> int:
     """The number of features of an image network."""
-    return efficientnet.FEATURES if name == "efficientnet-lite0" else cnnf.FEATURES
+    return efficientnet.FEATURES if name in LITE else cnnf.FEATURES
+
+
+def size_of(name: str) -> int:
+    """The pixels that pictures have on each side when they enter an image network."""
+    return efficientnet.SIZES[LITE[name]] if name in LITE else cnnf.SIZE
+
+
+def imagenet_weights(name: str) -> Path | None:
+    """The installed file of an image network's ImageNet weights; None for cnn-f, which has none."""
+    return efficientnet.imagenet_weights(LITE[name]) if name in LITE else None
 
 
 def late_layers(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters that fine-tuning changes: for EfficientNet-Lite0 those from maps of 14 x 14 on, for others all.
+    """The parameters that fine-tuning changes: for EfficientNet-Lite those from maps of 14 x 14 on, for others all.
 
     Earlier layers detect edges and textures, which are the same everywhere, and take most of the time and memory.
     """
-    if isinstance(network, efficientnet.EfficientNetLite0):
+    if isinstance(network, efficientnet.EfficientNetLite):
         return network.late_layers()
     return list(network.parameters())
 
 
 def architecture(name: str) -> nn.Module:
     """The same network without weights, to be filled from a model folder."""
-    return efficientnet.EfficientNetLite0() if name == "efficientnet-lite0" else cnnf.CNNF()
+    return efficientnet.EfficientNetLite(LITE[name]) if name in LITE else cnnf.CNNF()

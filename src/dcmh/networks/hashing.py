@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from dcmh.networks.mlp import FoldedMLP, HashMLP, TextNetwork
 
 
 class PixelNetwork(nn.Module):
-    """An image network with its hash layers: pixels (n, 3, 224, 224), or features of them (n, width), to outputs (n, bits).
+    """An image network with its hash layers: pixels (n, 3, size, size), or features of them (n, width), to outputs (n, bits).
 
     Pixels are bytes, or floats from 0 to 255.
 
@@ -35,6 +35,11 @@ class PixelNetwork(nn.Module):
         # processes, and its fast form for encoding on a CPU, which `dcmh.inputs.features.outputs_of` makes on first use.
         self._parallel: list[nn.Module] = []
         self.encoder: list[nn.Module] = []
+
+    @property
+    def size(self) -> int:
+        """The pixels that pictures have on each side."""
+        return cast(int, self.backbone.size)
 
     def train(self, mode: bool = True) -> Self:
         """As in PyTorch; with `fixed_statistics` the image network stays in evaluation mode."""
@@ -65,6 +70,15 @@ def fold(network: nn.Module) -> nn.Module:
         return PixelNetwork(network.backbone, fold(network.head)).eval()
     assert isinstance(network, HashMLP | TextNetwork)
     return FoldedMLP(network.layers()).eval()
+
+
+def shorten(network: nn.Module, bits: int) -> nn.Module:
+    """A folded network with its first `bits` outputs alone."""
+    if isinstance(network, PixelNetwork):
+        return PixelNetwork(network.backbone, shorten(network.head, bits)).eval()
+    assert isinstance(network, FoldedMLP)
+    *layers, (weight, bias) = zip(network.weights, network.biases, strict=True)
+    return FoldedMLP([*layers, (weight[:, :bits].contiguous(), bias[:bits])]).eval()
 
 
 def to_arrays(network: nn.Module) -> dict[str, NDArray[Any]]:

@@ -468,3 +468,34 @@ def test_fine_tuning_runs_on_pixels_and_survives_saving(tmp_path):
 def test_constants_are_those_the_documentation_names():
     assert (Stable.QUANTISATION, Stable.BALANCE, Stable.SMOOTHING) == (0.3, 0.05, 0.02)
     assert (Stable.SHIFT, Stable.INTRA_MODAL, Stable.TUNING, Stable.BACKBONE) == (1.0, 0.03, 0.3, 1.0)
+
+
+def test_the_first_bits_of_nested_codes_are_codes(tmp_path):
+    split = pairs(400).split(queries=80, seed=0)
+    settings = LONGER | {"bits": 64, "nested": True}
+    model = DCMH(**settings).fit(split.train)
+    for bits in (16, 32):
+        short = model.shortened(bits)
+        assert np.array_equal(short.encode(image=split.query.image), model.encode(image=split.query.image)[:, :bits])
+        report = dcmh.evaluate(short, split)
+        assert all(direction.map["expected"] > 0.8 for direction in report.directions.values())
+    short.save(tmp_path / "short")
+    again = dcmh.load(tmp_path / "short")
+    assert again.bits == 32
+    assert np.array_equal(again.encode(text=split.query.text), model.encode(text=split.query.text)[:, :32])
+    assert again.shortened(16).bits == 16
+
+
+def test_codes_that_are_not_nested_are_not_shortened():
+    model = DCMH(**FAST | {"bits": 32}).fit(pairs())
+    with pytest.raises(ParameterError, match="codes of 32 bits, not of 16"):
+        model.shortened(16)
+    with pytest.raises(ParameterError, match="paper's recipe"):
+        DCMH(recipe="paper", nested=True)
+
+
+def test_half_of_a_nested_loss_is_that_of_the_prefixes():
+    data = pairs(64)
+    model = DCMH(**FAST | {"bits": 64, "nested": True, "validation": 0}).fit(data)
+    assert model._recipe(model.views_).prefixes == (16, 32)
+    assert DCMH(bits=16, nested=True)._recipe({}).prefixes == ()

@@ -7,11 +7,11 @@ from torch import nn
 
 from dcmh import networks
 from dcmh.data import Dataset, Images
-from dcmh.errors import ParameterError, TrainingStopped
-from dcmh.methods.dcmh import DCMH, algorithm
+from dcmh.errors import DataError, ParameterError, TrainingStopped
+from dcmh.methods.dcmh import DCMH, algorithm, finetuning
 from dcmh.methods.dcmh.gpu import Pixels
 from dcmh.methods.dcmh.recipes import Paper, Stable
-from dcmh.networks import distributed, efficientnet
+from dcmh.networks import distributed
 from dcmh.networks.hashing import PixelNetwork
 from small_network import Small, photos, small
 
@@ -86,7 +86,7 @@ def test_only_later_layers_of_efficientnet_learn():
     after = weights_of(model)
     moved = {name for name, value in before.items() if not torch.equal(after[name], value)}
     late = {name for name in before if not name.startswith(("_conv_stem", "_bn0"))}
-    late -= {name for name in late if name.startswith(tuple(f"_blocks.{i}." for i in range(efficientnet.LATE)))}
+    late -= {name for name in late if name.startswith(tuple(f"_blocks.{i}." for i in range(network.late)))}
     assert moved == late
     statistics = {name for name in after if "running" in name}
     untouched = network.state_dict()
@@ -112,3 +112,38 @@ def test_batches_that_do_not_divide_are_refused_before_the_run(monkeypatch):
     with pytest.raises(ParameterError, match="does not divide among 5 processes"):
         tuned().fit(photos(), progress=seen.append, fine=0)
     assert not seen
+
+
+def test_the_best_quality_tunes_the_image_network_to_the_labels_first(monkeypatch):
+    monkeypatch.setattr(networks, "backbone", small)
+    first = small("")[0].state_dict()
+    seen = []
+    update_codes = algorithm.update_codes
+    watched = lambda run: (update_codes(run), seen.append(run.sides[0].network.backbone.conv.weight.clone()))  # noqa: E731
+    monkeypatch.setattr(algorithm, "update_codes", watched)
+    model = DCMH(16, epochs=2, batch_size=16, hidden=32, quality="best", device="cpu").fit(photos(), fine=0)
+    assert not torch.equal(seen[0], first["conv.weight"])  # tuned before the hash layers learn
+    assert torch.equal(seen[0], seen[-1])
+    assert torch.equal(weights_of(model)["conv.weight"], seen[0])
+
+
+def test_varied_pictures_are_pictures():
+    drawn = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    varied = finetuning.varied(drawn)
+    assert varied.shape == drawn.shape
+    assert 0 <= varied.min() < varied.max() <= 255
+    assert not torch.equal(varied, drawn.float())
+
+
+def test_each_quality_has_its_image_network():
+    assert [DCMH(quality=quality)._image_network for quality in ("fast", "good")] == [
+        "efficientnet-lite0",
+        "efficientnet-lite2",
+    ]
+    assert DCMH(quality="good", network="efficientnet-lite0")._image_network == "efficientnet-lite0"
+    for wrong in ({"quality": "fine"}, {"quality": "best", "recipe": "paper"}, {"quality": "best", "finetune": True}):
+        with pytest.raises(ParameterError, match="quality"):
+            DCMH(**wrong)
+    data = photos(16)
+    with pytest.raises(DataError, match="learns from labels"):
+        DCMH(quality="best", similarity="pairing").fit(Dataset(data.columns))

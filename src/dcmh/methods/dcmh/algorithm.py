@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from dcmh.data.columns import Images
 from dcmh.errors import DataError
 from dcmh.methods.dcmh import objective
+from dcmh.methods.dcmh.finetuning import tune_by_labels
 from dcmh.methods.dcmh.gpu import Pixels, StepRecorder, set_rate
 from dcmh.methods.dcmh.likelihood import share_of_similar
 from dcmh.methods.dcmh.recipes import Recipe
@@ -129,7 +130,13 @@ def initialise(
         if isinstance(values, Images):
             distributed.share(rows[:batch_size])  # fails now if batches do not divide among the processes
         network = new_network(name).to(device, dtype)
-        inputs, features = _on_device(values, network, recipe, device, precision)
+        inputs = _on_device(values, network, device, precision)
+        features = None
+        if isinstance(inputs, Pixels) and isinstance(network, PixelNetwork) and recipe.starts_frozen:
+            if recipe.tune_by_labels:
+                assert data.labels is not None
+                tune_by_labels(network, inputs, rows, torch.from_numpy(data.labels).to(device, dtype))
+            features = inputs.features(network)
         outputs = torch.zeros(len(values), recipe.bits, device=device, dtype=dtype)
         outputs[rows] = recipe.first_outputs(network, inputs if features is None else features, rows).to(dtype)
         sides.append(Side(name, network, recipe.optimiser(network), inputs, rows, outputs, batch_size, features))
@@ -147,16 +154,13 @@ def initialise(
     return run
 
 
-def _on_device(
-    values: Any, network: nn.Module, recipe: Recipe, device: torch.device, precision: str
-) -> tuple[Tensor | Pixels, Tensor | None]:
-    """One modality's inputs, (n, width); and the features of pictures, (n, width), if the image network starts frozen."""
+def _on_device(values: Any, network: nn.Module, device: torch.device, precision: str) -> Tensor | Pixels:
+    """One modality's inputs, (n, width), or its pictures."""
     if not isinstance(values, Images):
-        return torch.from_numpy(values).to(device, next(network.parameters()).dtype), None
+        return torch.from_numpy(values).to(device, next(network.parameters()).dtype)
     assert isinstance(network, PixelNetwork)
     network.reduced = precision == "bfloat16"
-    pixels = Pixels(values, device)
-    return pixels, pixels.features(network) if recipe.starts_frozen else None
+    return Pixels(values, device, network.size)
 
 
 def seed_everything(*numbers: int) -> None:

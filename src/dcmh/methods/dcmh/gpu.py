@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dcmh.data.columns import Images
-from dcmh.inputs.decoding import SIZE, decoded_batches
+from dcmh.data.columns import PICTURE_SIZE, Images
+from dcmh.inputs.decoding import decoded_batches
 from dcmh.inputs.features import run, takes_encoder
 from dcmh.networks.efficientnet import Encoder
 from dcmh.networks.hashing import PixelNetwork
@@ -33,24 +34,26 @@ class Pixels:
     batch, the next ones are loaded.
     """
 
-    def __init__(self, column: Images, device: torch.device) -> None:
+    def __init__(self, column: Images, device: torch.device, size: int = PICTURE_SIZE) -> None:
         self.column = column
         self.device = device
+        self.size = size
         self.kept: Tensor | None = None
-        size = len(column) * SIZE * SIZE * 3
-        if size <= PIXELS_IN_MEMORY:
-            kept = np.zeros((len(column), SIZE, SIZE, 3), np.uint8)
-            for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist()):
+        shape = (len(column), size, size, 3)
+        in_bytes = math.prod(shape)
+        if in_bytes <= PIXELS_IN_MEMORY:
+            kept = np.zeros(shape, np.uint8)
+            for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist(), size=size):
                 kept[rows] = pixels
             self.kept = torch.from_numpy(kept)
-            if device.type == "cuda" and size <= min(PIXELS_ON_GPU, torch.cuda.mem_get_info(device)[0] // 2):
+            if device.type == "cuda" and in_bytes <= min(PIXELS_ON_GPU, torch.cuda.mem_get_info(device)[0] // 2):
                 self.kept = self.kept.to(device)
 
     def __len__(self) -> int:
         return len(self.column)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Pixels (n, 3, 224, 224), bytes, channels last, of some rows, on the device."""
+        """Pixels (n, 3, size, size), bytes, channels last, of some rows, on the device."""
         return self._bytes(rows).to(self.device, non_blocking=True).permute(0, 3, 1, 2)
 
     @torch.no_grad()
@@ -68,7 +71,7 @@ class Pixels:
         return features.new_zeros(len(self), features.shape[1]).index_copy_(0, rows, features)
 
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
-        """The bytes of each batch, (n, 224, 224, 3), on the device."""
+        """The bytes of each batch, (n, size, size, 3), on the device."""
         if self.kept is not None and self.kept.device.type == self.device.type:
             yield from (self._bytes(batch) for batch in batches)
             return
@@ -86,9 +89,9 @@ class Pixels:
                 yield pixels
 
     def _bytes(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """(n, 224, 224, 3), uint8, from wherever the pixels are."""
+        """(n, size, size, 3), uint8, from wherever the pixels are."""
         if self.kept is None:
-            (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows))
+            (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows), size=self.size)
             return torch.from_numpy(pixels) if out is None else out.copy_(torch.from_numpy(pixels))
         if self.kept.is_cuda:
             return self.kept[rows]
@@ -99,14 +102,15 @@ class Pixels:
 
     @cached_property
     def _buffers(self) -> list[PinnedBuffer]:
-        return [PinnedBuffer(self.device) for _ in range(PREFETCH)]
+        return [PinnedBuffer(self.device, self.size) for _ in range(PREFETCH)]
 
 
 class PinnedBuffer:
     """Sends batches to the device: to a GPU through pinned memory, on a stream of its own."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, size: int = PICTURE_SIZE) -> None:
         self.device = device
+        self.size = size
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.memory: Tensor | None = None
         self.sent: torch.cuda.Event | None = None  # when the last batch had left the memory
@@ -120,7 +124,7 @@ class PinnedBuffer:
         if self.sent is not None:
             self.sent.synchronize()
         if self.memory is None or len(self.memory) != len(rows):
-            self.memory = torch.empty((len(rows), SIZE, SIZE, 3), dtype=torch.uint8, pin_memory=True)
+            self.memory = torch.empty((len(rows), self.size, self.size, 3), dtype=torch.uint8, pin_memory=True)
         load(rows, self.memory)
         with torch.cuda.stream(self.stream):
             pixels = self.memory.to(self.device, non_blocking=True)

@@ -22,7 +22,7 @@ from torch import nn
 from dcmh import __version__, networks
 from dcmh.data.columns import Kind
 from dcmh.data.dataset import Dataset
-from dcmh.errors import DivergedError, ParameterError, StorageError, TrainingStopped
+from dcmh.errors import DataError, DivergedError, ParameterError, StorageError, TrainingStopped
 from dcmh.inputs import sentences
 from dcmh.inputs.features import outputs_of
 from dcmh.inputs.views import FeatureView, PixelView, View, WordView
@@ -31,12 +31,13 @@ from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.methods.dcmh import algorithm, state
 from dcmh.methods.dcmh import similarity as similarities
 from dcmh.methods.dcmh.gpu import channels_last
-from dcmh.methods.dcmh.recipes import Paper, Recipe, Stable, Terms
+from dcmh.methods.dcmh.recipes import Paper, Recipe, Stable, Terms, nested_lengths
 from dcmh.methods.dcmh.similarity import Similarity
 from dcmh.methods.dcmh.state import Checkpoint, Run
 from dcmh.networks import distributed, hashing
 from dcmh.util import device as devices
 
+QUALITIES = {"fast": "efficientnet-lite0", "good": "efficientnet-lite2", "best": "efficientnet-lite2"}
 LARGE_SET = 4000  # training points from which larger batches are better (docs/recipe.md)
 MAX_MEASURED = 50  # iterations at most after which the MAP of held-out points is measured
 
@@ -55,10 +56,17 @@ class DCMH(Hasher):
         network is fine-tuned, which it is in the last third; 500 for "paper".
     batch_size
         Points per step. Default: 128; 256 from 4,000 points on, except for "paper".
+    quality
+        For pictures: "fast" takes features of EfficientNet-Lite0, "good" those of EfficientNet-Lite2 at half the speed, and
+        "best" fine-tunes the latter to the labels first, which is meant for a GPU; see docs/recipe.md.
     network
-        For pictures: "efficientnet-lite0" or "cnn-f". With finetune=False its features are computed once and kept.
+        For pictures: "efficientnet-lite0", "efficientnet-lite2" or "cnn-f". Default: that of the quality.
+    finetune
+        Also train the image network, after the hash layers. Otherwise its features are computed once and kept.
     weights
         MatConvNet's imagenet-vgg-f.mat, for "cnn-f".
+    nested
+        Also make the first 16, 32, 64, … bits of a code codes of their own, which `shortened` gives; not for "paper".
     learning_rate, hidden, dropout
         For the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
     validation
@@ -87,10 +95,12 @@ class DCMH(Hasher):
         eta: float = 1.0,
         epochs: int | None = None,
         batch_size: int | None = None,
+        nested: bool = False,
         learning_rate: float = 1e-3,
         hidden: int = 4096,
         dropout: float = 0.4,
-        network: str = "efficientnet-lite0",
+        quality: str = "fast",
+        network: str = "auto",
         finetune: bool = False,
         weights: Path | str | None = None,
         validation: float = 0.04,
@@ -102,7 +112,13 @@ class DCMH(Hasher):
         super().__init__(bits, seed=seed)
         if recipe not in ("stable", "paper"):
             raise ParameterError(f"recipe must be 'stable' or 'paper', not {recipe!r}.")
-        if network not in networks.BACKBONES:
+        if nested and recipe == "paper":
+            raise ParameterError("The paper's recipe has no nested codes. Leave nested out, or use recipe='stable'.")
+        if quality not in QUALITIES:
+            raise ParameterError(f"quality must be one of {', '.join(QUALITIES)}, not {quality!r}.")
+        if quality == "best" and (recipe == "paper" or finetune):
+            raise ParameterError("quality='best' has its own fine-tuning. Leave out recipe='paper' and finetune.")
+        if network != "auto" and network not in networks.BACKBONES:
             raise ParameterError(f"No image network {network!r}. Available: {', '.join(networks.BACKBONES)}.")
         if precision not in devices.PRECISIONS:
             raise ParameterError(f"precision must be one of {', '.join(devices.PRECISIONS)}, not {precision!r}.")
@@ -125,9 +141,11 @@ class DCMH(Hasher):
         self.eta = float(eta)
         self.epochs = None if epochs is None else int(epochs)
         self.batch_size = None if batch_size is None else int(batch_size)
+        self.nested = bool(nested)
         self.learning_rate = float(learning_rate)
         self.hidden = int(hidden)
         self.dropout = float(dropout)
+        self.quality = quality
         self.network = network
         self.finetune = finetune
         self.weights = weights
@@ -153,6 +171,10 @@ class DCMH(Hasher):
         When `stop` returns true, the run writes its state after the current iteration and raises TrainingStopped.
         """
         train = self._check(train)
+        if self.quality == "best" and train.labels is None:
+            raise DataError("quality='best' learns from labels, but the data has none.", hint="Choose 'good'.")
+        if self.quality == "best" and distributed.launched():
+            raise ParameterError("quality='best' runs in one process.", hint="Start it without torchrun.")
         self._stop, self._checkpoint_file = stop, checkpoint
         try:
             similarity = self.similarity_of(train)
@@ -206,7 +228,7 @@ class DCMH(Hasher):
         if self._checkpoint_file is not None:
             checkpoint = Checkpoint(self._checkpoint_file, self.identity(self.trained_on_["fingerprint"]))
         forked = torch.random.fork_rng(devices=[target] if target.type == "cuda" else [])
-        arithmetic = devices.arithmetic(self.precision, target, tried=self.network == "cnn-f")
+        arithmetic = devices.arithmetic(self.precision, target, tried=self._image_network == "cnn-f")
         with forked, devices.current(target), arithmetic:
             run = self._start(recipe, inputs, labels, observed, target)
             self.history_ = checkpoint.resume(run) if checkpoint else []
@@ -243,12 +265,15 @@ class DCMH(Hasher):
     def _recipe(self, views: Mapping[str, View]) -> Recipe:
         if self.recipe == "paper":
             return Paper(self.bits, self.gamma, self.eta)
-        tuned = any(isinstance(view, PixelView) for view in views.values())
-        return Stable(self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout, tuned)
+        pixels = any(isinstance(view, PixelView) for view in views.values())
+        by_labels = self.quality == "best" and pixels
+        prefixes = nested_lengths(self.bits) if self.nested else ()
+        weights = self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout
+        return Stable(*weights, finetune=pixels and not by_labels, tune_by_labels=by_labels, prefixes=prefixes)
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
         if isinstance(view, PixelView):
-            backbone, width = networks.backbone(self.network, weights=self._weights)
+            backbone, width = networks.backbone(self._image_network, weights=self._weights)
             return channels_last(recipe.network(width, "features", backbone))
         if isinstance(view, WordView):
             return recipe.network(view.width, "words", None, words=len(view.bag))
@@ -281,7 +306,8 @@ class DCMH(Hasher):
                 which="learning_rate",
                 hint=self._calmer(),
             )
-        row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": run.frozen}  # its name in history files
+        resting = run.frozen and self.quality != "best"  # the name in history files
+        row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": resting}
         measured = run.epoch == run.epochs or run.epoch % -(-run.epochs // MAX_MEASURED) == 0
         row |= {"map": state.held_out_map(run) if measured else {}}
         self.history_.append(row)
@@ -306,6 +332,11 @@ class DCMH(Hasher):
         return None if self.text_encoder == "none" else self.text_encoder
 
     @property
+    def _image_network(self) -> str:
+        """The name of the image network."""
+        return QUALITIES[self.quality] if self.network == "auto" else self.network
+
+    @property
     def _weights(self) -> Path | None:
         return None if self.weights is None else Path(self.weights)
 
@@ -314,9 +345,33 @@ class DCMH(Hasher):
             return WordView(encoder=self._text_encoder)
         if kind != "image":
             return super()._view(kind)
-        return PixelView() if self.finetune else FeatureView(self.network, weights=self._weights, device=self.device)
+        if self.finetune or self.quality == "best":
+            return PixelView(networks.size_of(self._image_network))
+        return FeatureView(self._image_network, weights=self._weights, device=self.device)
+
+    def fine_view(self, modality: str) -> View:
+        """The view that the fine space takes of a modality: for pixels, the features of the network as it was before."""
+        view = super().fine_view(modality)
+        own = isinstance(self.views_[modality], PixelView) and self._image_network in networks.LITE
+        return FeatureView(self._image_network, device=self.device) if own else view
 
     # -- out of sample --------------------------------------------------------------------------------------------
+
+    def shortened(self, bits: int) -> Self:
+        """A model that gives the first `bits` bits of the codes of this one, which must have been trained with `nested`."""
+        lengths = (*nested_lengths(self.bits), self.bits) if self.nested else (self.bits,)
+        if bits not in lengths:
+            raise ParameterError(
+                f"The model has codes of {', '.join(map(str, lengths))} bits, not of {bits}.",
+                which="bits",
+                hint="Choose one of these lengths." if self.nested else "Train it with --nested for shorter ones.",
+            )
+        views = self._fitted()
+        model = type(self)(**self.parameters | {"bits": bits})
+        model.views_, model.fine_ = views, self.fine_
+        model.trained_on_, model.history_ = self.trained_on_, self.history_
+        model.networks_ = {name: hashing.shorten(network, bits) for name, network in self.networks_.items()}
+        return model
 
     @torch.inference_mode()
     def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
@@ -339,5 +394,5 @@ class DCMH(Hasher):
         self.networks_ = {}
         for name, view in self.views_.items():
             own = {key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")}
-            backbone = networks.architecture(self.network) if isinstance(view, PixelView) else None
+            backbone = networks.architecture(self._image_network) if isinstance(view, PixelView) else None
             self.networks_[name] = hashing.from_arrays(own, backbone)

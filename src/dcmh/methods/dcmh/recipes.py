@@ -22,7 +22,7 @@ from dcmh.methods.dcmh import objective
 from dcmh.methods.dcmh.gpu import Pixels, rate_on_gpu
 from dcmh.methods.dcmh.likelihood import PAPER, Form, batch_likelihood
 from dcmh.methods.dcmh.state import Run, Side
-from dcmh.networks.efficientnet import EfficientNetLite0
+from dcmh.networks.efficientnet import EfficientNetLite
 from dcmh.networks.hashing import PixelNetwork
 from dcmh.networks.mlp import HashMLP, TextNetwork
 
@@ -49,6 +49,7 @@ class Paper:
     eta: float
 
     starts_frozen: ClassVar[bool] = False  # everything learns from the first iteration on
+    tune_by_labels: ClassVar[bool] = False
 
     def loss(self, run: Run, side: Side, outputs: Tensor, batch: Tensor) -> tuple[Tensor, Terms]:
         """The paper's J for one batch, over (batch x n) as in the authors' code; and its terms as means.
@@ -121,6 +122,7 @@ class Stable:
     - Pairs within a modality count a little (INTRA_MODAL), for the same reason.
     - gamma grows from 0 to its value in the course of the run: the first codes are as random as the first weights, and outputs
       that are pulled to them stay there.
+    - With `prefixes`, half of the loss is the mean of that of the first 16, 32, … bits.
     - S is smoothed to 0.98 and 0.02: labels are not beyond doubt.
     - AdamW with a cosine rate; one wide hidden layer with batch normalisation and dropout.
     - Fine-tuning comes after the hash layers: they learn from the features of the pre-trained network while it is frozen, and
@@ -137,6 +139,8 @@ class Stable:
     hidden: int
     dropout: float
     finetune: bool = False
+    tune_by_labels: bool = False  # the image network, before the hash layers; then it stays frozen
+    prefixes: tuple[int, ...] = ()  # lengths at which the first bits of a code are a code of their own
 
     QUANTISATION: ClassVar[float] = 0.3
     BALANCE: ClassVar[float] = 0.05
@@ -150,18 +154,35 @@ class Stable:
     starts_frozen: ClassVar[bool] = True
 
     def loss(self, run: Run, side: Side, outputs: Tensor, batch: Tensor) -> tuple[Tensor, Terms]:
-        """A weighted sum of the terms' means, and these means; the likelihood counts once for each other modality."""
-        S, form, others = run.similarity, run.form, run.others(side)
+        """The loss of the codes, and its terms as means; for nested codes, half of the loss is that of their prefixes.
+
+        Each prefix takes a share of the batch: batches are random, so that in time every point counts at every length, and
+        all prefixes together cost no more than the whole codes.
+        """
+        loss, terms = self._loss(run, side, outputs, batch, self.bits)
+        if not self.prefixes:
+            return loss, terms
+        count = len(self.prefixes)
+        shares = zip(self.prefixes, outputs.tensor_split(count), batch.tensor_split(count), strict=True)
+        nested = [self._loss(run, side, share, points, bits)[0] for bits, share, points in shares if len(points)]
+        return (loss + torch.stack(nested).mean()) / 2, terms
+
+    def _loss(self, run: Run, side: Side, outputs: Tensor, batch: Tensor, bits: int) -> tuple[Tensor, Terms]:
+        """A weighted sum of the terms' means for the first `bits` bits; the likelihood counts once for each other modality."""
+        S, others = run.similarity, run.others(side)
+        form = run.form._replace(scale=run.form.scale * self.bits / bits)  # Theta has the same range at every length
+        outputs = outputs[:, :bits]
         likelihood, pairs = outputs.new_zeros(()), 0
         for other in others:
-            total = batch_likelihood(outputs, other.outputs, S, batch, form=form, observed=other.observed)
-            likelihood, pairs = likelihood + total, pairs + len(batch) * len(other.rows)
+            G, observed = other.outputs[:, :bits], other.observed
+            likelihood = likelihood + batch_likelihood(outputs, G, S, batch, form=form, observed=observed)
+            pairs += len(batch) * len(other.rows)
         likelihood = likelihood / pairs
-        if self.INTRA_MODAL and S.within:
+        if self.INTRA_MODAL and S.within and bits == self.bits:
             total = batch_likelihood(outputs, side.outputs, S, batch, form=form, observed=side.observed)
             likelihood = likelihood + self.INTRA_MODAL * (total / (len(batch) * len(side.rows)))
-        quantisation = objective.quantisation(run.B[batch], outputs) / outputs.numel()
-        balance = objective.balance(outputs) / (len(outputs) ** 2 * self.bits)
+        quantisation = objective.quantisation(run.B[batch, :bits], outputs) / outputs.numel()
+        balance = objective.balance(outputs) / (len(outputs) ** 2 * bits)
         loss = likelihood * len(others)
         loss = loss + run.gamma_share * self.gamma * self.QUANTISATION * quantisation
         loss = loss + self.eta * self.BALANCE * balance
@@ -223,10 +244,10 @@ class Stable:
         """AdamW; the later layers of an image network have a learning rate of their own."""
         groups: list[dict[str, Any]] = [{"params": network.parameters()}]
         if isinstance(network, PixelNetwork):
-            measured = isinstance(network.backbone, EfficientNetLite0)
+            measured = isinstance(network.backbone, EfficientNetLite)
             late = [layer for layer in network.backbone.parameters() if layer.requires_grad]
             tuned = {"params": late, "share": self.BACKBONE if measured else self.UNMEASURED}
-            groups = [{"params": network.head.parameters()}, tuned]
+            groups = [{"params": network.head.parameters()}, *([tuned] if late else [])]
         on_gpu = next(network.parameters()).is_cuda
         settings: dict[str, Any] = {"weight_decay": 0.01, "fused": True, "capturable": on_gpu}
         return rate_on_gpu(torch.optim.AdamW(groups, lr=self.learning_rate, **settings))
@@ -240,6 +261,11 @@ class Stable:
 
 
 Recipe = Stable | Paper
+
+
+def nested_lengths(bits: int) -> tuple[int, ...]:
+    """The lengths below `bits` at which the first bits of a nested code are a code of their own."""
+    return tuple(length for length in (16, 32, 64, 128, 256, 512) if length < bits)
 
 
 def _cosine(step: int, steps: int, *, warm_up: float = 0.05) -> float:

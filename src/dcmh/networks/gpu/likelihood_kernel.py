@@ -39,7 +39,7 @@ def likelihood_and_gradient(
     precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
     _kernel[(programs, triton.cdiv(rows, tile))](
         outputs.contiguous(),
-        others,
+        others.contiguous(),
         words[batch],
         words,
         sums,
