@@ -2,6 +2,7 @@
 
     python benchmarks/data.py                  # full size: about 700 MB of files in a temporary folder
     python benchmarks/data.py --share 0.1      # a tenth of the rows
+    python benchmarks/data.py --parquet        # a million rows of Parquet only: results/parquet.md
 
 Random files are written in the layout of NUS-WIDE's release: 269,648 photos, 81 files of labels, 1,000 tags per photo, 500
 visual words. Each measurement runs in its own process; memory is its peak (ru_maxrss). Prints Markdown and
@@ -19,6 +20,8 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 
 from dcmh.data.benchmarks.nuswide import ALL_CONCEPTS, PHOTOS, VISUAL_WORDS, WORDS
 
@@ -83,6 +86,44 @@ def write_pictures(path: Path, count: int) -> None:
         file["LAll"] = np.eye(24)[:, generator.integers(0, 24, count)]
 
 
+def write_parquet(path: Path, rows: int, width: int) -> None:
+    """Ids, captions of ten words, two of 80 labels, and vectors; in row groups of 50,000."""
+    generator = np.random.default_rng(3)
+    words = np.array(
+        ["dog", "cat", "boat", "red", "green", "small", "large", "house", "tree", "car", "street", "beach"]
+    )
+    writer = None
+    for start in range(0, rows, 50_000):
+        count = min(50_000, rows - start)
+        table = pyarrow.table(
+            {
+                "id": [f"item {row}" for row in range(start, start + count)],
+                "image": pyarrow.FixedSizeListArray.from_arrays(generator.random(count * width, np.float32), width),
+                "text": [" ".join(row) for row in words[generator.integers(0, len(words), (count, 10))]],
+                "labels": [[f"label {a}", f"label {b}"] for a, b in generator.integers(0, 80, (count, 2))],
+                "year": generator.integers(1990, 2025, count),
+            }
+        )
+        writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
+
+
+def measure_parquet(share: float) -> list[Row]:
+    """A million rows with vectors of two widths."""
+    rows: list[Row] = []
+    for width in (128, 512):
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place) / "rows.parquet"
+            write_parquet(file, round(1_000_000 * share), width)
+            size = file.stat().st_size / 1e6
+            items, seconds, peak = measured("data = dcmh.load_dataset(sys.argv[1])", file)
+        what = f"load {items:,} rows of Parquet with vectors of {width} dimensions ({size:,.0f} MB)"
+        rows.append((what, f"{seconds}, {peak:,} MiB", "under 4 GB (3,815 MiB)"))
+    return rows
+
+
 def measured(script: str, *arguments: object, prepare: str = "") -> tuple[int, str, int]:
     """Run a script in a process of its own; items, seconds, and the most memory it held, in MiB.
 
@@ -102,7 +143,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1.0, help="of the rows and pictures")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--parquet", action="store_true", help="only a million rows of Parquet")
     given = parser.parse_args()
+    if given.parquet:
+        write_results("Loading Parquet", "--parquet", given, measure_parquet(given.share), given.out / "parquet.md")
+        return
     photos, pictures = round(PHOTOS * given.share), round(12_000 * given.share)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as place:
@@ -148,15 +193,19 @@ for rows, pixels in decoded_batches(data.image, order, batch=128):
             walk.replace("tolist()", "tolist()[: len(data) // 10]"), folder / "f.mat", prepare=torch
         )
         rows.append(("decode a tenth of them in the same way", f"{seconds}, {peak:,} MiB", ""))
+    write_results("Loading large data sets", "", given, rows, given.out / "data.md")
+
+
+def write_results(title: str, option: str, given: argparse.Namespace, rows: list[Row], file: Path) -> None:
+    """Print a table and write it to a file."""
     table = "\n".join(["| what | measured | goal |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)])
-    versions = (
-        f"Python {platform.python_version()}, NumPy {np.__version__}, h5py {h5py.__version__}, {platform.machine()}"
-    )
-    share = "" if given.share == 1 else f" --share {given.share}"
-    text = f"# Loading large data sets\n\n    python benchmarks/data.py{share}\n\n{versions}\n\n{table}\n"
+    library = f"pyarrow {pyarrow.__version__}" if option else f"h5py {h5py.__version__}"
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, {library}, {platform.machine()}"
+    command = f"python benchmarks/data.py {option}{'' if given.share == 1 else f' --share {given.share}'}".rstrip()
+    text = f"# {title}\n\n    {command}\n\n{versions}\n\n{table}\n"
     print(text)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "data.md").write_text(text, encoding="utf-8")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

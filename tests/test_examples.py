@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -139,6 +140,38 @@ def test_without_labels(run):
     for column in zip(*table, strict=True):
         assert list(column) == sorted(column, reverse=True)
         assert column[2] > 1.2 * column[3]  # even the pairing alone beats chance
+
+
+NOTEBOOK = """
+import ast, json, sys
+names = {}
+with open(sys.argv[1], encoding="utf-8") as file:
+    cells = json.load(file)["cells"]
+for cell in cells:
+    if cell["cell_type"] == "code":
+        *body, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(body, []), sys.argv[1], "exec"), names)
+        shown = eval(compile(ast.Expression(last.value), sys.argv[1], "eval"), names)
+        print(repr(shown), len(getattr(shown, "_repr_html_", str)()), "characters of HTML")
+"""
+
+
+def test_from_a_table(run, tmp_path, monkeypatch):
+    """The notebook, from a DataFrame to a table of hits, as Jupyter would run and show it."""
+    notebook = EXAMPLES / "from_a_table.ipynb"
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    lines = [line for cell in cells if cell["cell_type"] == "code" for line in cell["source"]]
+    assert len(lines) < 40
+    assert not any(cell.get("outputs") for cell in cells)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    output = run("-c", NOTEBOOK, notebook)
+    assert "DCMH(bits=32, epochs=30, hidden=256)" in output
+    for direction in ("image → text", "text → image"):
+        stable, expected, *_, chance = row(output, direction)
+        assert min(stable, expected) > 2.5 * chance
+    assert re.search(r"map_expected +precision_at_10 +chance", output)
+    assert re.search(r"5 hits for '.*' among 250 items", output)
+    assert all(int(size) > 200 for size in re.findall(r"\n.* (\d+) characters of HTML", output)[2:])
 
 
 def test_each_is_short_has_a_test_and_says_what_it_shows():

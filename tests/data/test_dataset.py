@@ -105,7 +105,7 @@ def test_sparse_labels():
         (lambda: Dataset.from_arrays(text=[]), "no items"),
         (lambda: Dataset.from_arrays(), "at least one modality"),
         (lambda: Dataset.from_arrays(image=X * np.nan), "item 0 holds NaN"),
-        (lambda: Dataset.from_arrays(image=[object()] * 4), "Modality 'image' is neither"),
+        (lambda: Dataset.from_arrays(image=[object()] * 4), "type object are neither vectors"),
         (lambda: Dataset.from_arrays(image=np.zeros((4, 2, 2))), "two dimensions"),
         (lambda: small(ids=["a", "b", "c", "b"]), "The id 'b' occurs more than once"),
         (lambda: small(ids=["a"]), "1 ids are given for 4 items"),

@@ -22,7 +22,7 @@ def test_available_says_one_line_each():
         ("", "No data set or folder ''"),
         ("toyy", "Did you mean 'toy'"),
         ("{tmp}/fotos", "Did you mean '.*/photos'"),
-        ("{tmp}/none/at/all", "Give a folder of photos with text, pairs.jsonl"),
+        ("{tmp}/none/at/all", "Give a folder of photos, a table"),
         ("{tmp}/letter.docx", "Cannot read data from .*letter.docx. Give a folder .* or a .mat file; or a name"),
     ],
 )

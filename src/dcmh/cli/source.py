@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dcmh.cli import console
 from dcmh.errors import DataError
 from dcmh.util.atomic import check_spelling
+from dcmh.util.tables import printable
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Images
@@ -27,6 +28,7 @@ class Source:
     modalities: str | None = None
     similarity: str | None = None
     label_words: Sequence[str] | None = None  # the words that served as labels in training
+    only_listed: bool = False  # of no use in training, where items without text are left out anyway
 
     def load(self) -> Dataset:
         """Load the items."""
@@ -38,6 +40,8 @@ class Source:
         options: dict[str, Any] = {"keep_partial": True} if self.keep_partial else {}
         if self.modalities is not None:
             options["modalities"] = self.modalities
+        if self.only_listed and Path(self.data).expanduser().is_dir():  # a table itself lists all there is
+            options["only_listed"] = True
         if self.text is None:
             return load_dataset(self.data, **options)
         folder = self._folder()
@@ -65,6 +69,12 @@ class Source:
 
     def _with_words(self, data: Dataset) -> Dataset:
         modality = _text_modality(data)
+        if modality is None:
+            kinds = ", ".join(f"{name} ({column.kind}s)" for name, column in data.columns.items())
+            raise DataError(
+                f"{data.name} has no labels, and no texts whose words could serve as labels. It has: {kinds}.",
+                hint="Add labels; or learn from the pairs alone (method dcmh): --similarity pairing",
+            )
         if self.label_words:
             from dcmh.data.labels import tell_apart
 
@@ -155,7 +165,7 @@ def as_table(skipped: list[tuple[str, str]]) -> str:
 def say_skipped(skipped: list[tuple[str, str]], where: str = "", *, every: bool = False) -> None:
     """Print the first few skipped files, or every one, and their number."""
     for name, reason in skipped if every else skipped[:3]:
-        console.say(f"skipped {name}: {reason}")
+        console.say(f"skipped {printable(name)}: {reason}")
     if skipped:
         console.say(f"{len(skipped):,} skipped{where}.")
 
@@ -193,10 +203,8 @@ def _file_name(data: Dataset, row: int) -> str:
     return data.ids[row]
 
 
-def _text_modality(data: Dataset) -> str:
-    from dcmh.data import Texts
-
-    return next((name for name, column in data.columns.items() if isinstance(column, Texts)), data.modalities[-1])
+def _text_modality(data: Dataset) -> str | None:
+    return next((name for name, column in data.columns.items() if column.kind == "text"), None)
 
 
 def _from_folder(text: str, folder: Path) -> str:

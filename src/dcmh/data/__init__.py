@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dcmh.data.benchmarks import sources
-from dcmh.data.columns import Column, Images, Texts, Vectors
+from dcmh.data.columns import IMAGE_SUFFIXES, Column, Images, Texts, Vectors
 from dcmh.data.dataset import Dataset, similarity
 from dcmh.data.labels import labels_from_text
 from dcmh.data.splits import Split, make_split, split_given
@@ -44,7 +45,7 @@ _LOADERS = {  # module of dcmh.data.benchmarks, function
     "openmoji": ("openmoji", "load"),
     "toy": ("toy", "toy"),
 }
-_READ = "a folder of photos with text, pairs.jsonl, .csv or .tsv, or a .mat file"
+_READ = "a folder of photos, a table (pairs.jsonl, .csv, .tsv or Parquet), a WebDataset .tar, or a .mat file"
 
 
 def available() -> dict[str, str]:
@@ -52,13 +53,21 @@ def available() -> dict[str, str]:
     return dict(_BUILT_IN)
 
 
-def load_dataset(source: str | Path, **options: Any) -> Dataset:
-    """Load a built-in data set by name, or a folder or file by path.
+def load_dataset(source: Any, **options: Any) -> Dataset:
+    """Load a built-in data set by name, a folder or file by path, or a table in memory.
+
+    Tables are pandas and polars DataFrames, Arrow tables, Hugging Face data sets, and dictionaries of columns; as files,
+    Parquet, Arrow and WebDataset shards. See `dcmh.data.tables.load_frame` for their options.
 
     A name takes precedence over a folder of the same name: write ./toy for the folder. A benchmark that is not in the
     dcmh home folder is given with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
     keep_partial=True for a folder, or n=500 for toy.
     """
+    from dcmh.data import frames, tables
+
+    if not isinstance(source, str | Path):
+        frame = frames.open_object(source)
+        return _call(partial(tables.load_frame, frame), f"The {frame.name}", (), options)
     name = str(source)
     known = named(name) if isinstance(source, str) else None
     if known is not None:
@@ -75,11 +84,14 @@ def load_dataset(source: str | Path, **options: Any) -> Dataset:
         from dcmh.data import mat
 
         return _call(mat.load, name, (path,), options)
-    from dcmh.data import tables
-
+    if path.suffix.lower() in frames.SUFFIXES:
+        return _load_shards([path], path.parent, path.stem, options)
     if path.suffix.lower() in tables.SUFFIXES:
         return _call(tables.load, name, (path,), options)
-    raise DataError(f"Cannot read data from {name}. Give {_READ}; or a name: {', '.join(_BUILT_IN)}.")
+    hint = ""
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        hint = f" It is a picture: give its folder, {path.parent}/."
+    raise DataError(f"Cannot read data from {name}.{hint} Give {_READ}; or a name: {', '.join(_BUILT_IN)}.")
 
 
 def named(source: str) -> tuple[str, Path | None] | None:
@@ -93,12 +105,23 @@ def named(source: str) -> tuple[str, Path | None] | None:
 
 
 def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:
-    from dcmh.data import folder, mat, tables
+    from dcmh.data import folder, frames, mat, tables
 
     listed = any((path / name).is_file() for name in (*tables.PAIRS, *tables.CAPTIONS))
-    if not listed and any(path.glob("*.mat")) and not folder.image_files(path)[0]:
+    if not listed and any(path.glob("*.mat")) and not folder.scan(path).images:
         return _call(mat.load, str(path), (path,), options)
+    shards = [sorted(path.glob(f"*{suffix}")) for suffix in frames.SHARDS]
+    files = next((files for files in shards if files), [])
+    if files and not listed and not folder.scan(path).images:
+        return _load_shards(files, path, path.resolve().name, options)
     return _call(folder.load, str(path), (path,), options)
+
+
+def _load_shards(files: list[Path], root: Path, name: str, options: dict[str, Any]) -> Dataset:
+    from dcmh.data import frames, tables
+
+    load = partial(tables.load_frame, frames.open_files(files))
+    return _call(load, files[0].name, (), {"root": root, "name": name, **options})
 
 
 def _call(load: Any, name: str, arguments: tuple[Path, ...], options: dict[str, Any]) -> Dataset:

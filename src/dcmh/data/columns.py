@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,27 @@ from numpy.typing import NDArray
 from dcmh.errors import DataError
 from dcmh.util.text import mended
 
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
+
 Kind = Literal["image", "text", "vector"]
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+PICTURE_SIZE = 224  # pixels on each side with which pictures enter most image networks
+HEIC_SUFFIXES = (".heic", ".heif", ".hif")  # read with the extra `heic`
+IMAGE_SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", *HEIC_SUFFIXES
+)  # fmt: skip
+HEIC_HINT = 'to read HEIC: pip install "dcmh[heic]"'
+
+
+def can_read_heic() -> bool:
+    """Whether the extra `heic` is installed."""
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def is_pil_image(value: object) -> bool:
+    """Whether this is a PIL image, found out without loading Pillow."""
+    image = sys.modules.get("PIL.Image")
+    return image is not None and isinstance(value, image.Image)
 
 
 class Store(Protocol):
@@ -40,7 +61,8 @@ class Stored:
 class Images:
     """Pictures, decoded only when needed.
 
-    Each value is a path (relative to `root`), a uint8 array (height, width, 3), a `Stored` picture, or None if missing.
+    Each value is a path (relative to `root`), a uint8 array (height, width, 3), a PIL image, a `Stored` picture, or None if
+    missing.
     `bags` are bags of visual words that the pictures came with, shape (pictures, visual words).
     """
 
@@ -48,7 +70,7 @@ class Images:
 
     def __init__(
         self,
-        values: Sequence[str | Path | NDArray[np.uint8] | Stored | None],
+        values: Sequence[str | Path | NDArray[np.uint8] | PILImage | Stored | None],
         *,
         root: Path | str | None = None,
         bags: Vectors | None = None,
@@ -60,10 +82,10 @@ class Images:
                 f"{len(bags):,} bags of visual words are given for {len(self.values):,} pictures. Give one per picture."
             )
         for row, value in enumerate(self.values):
-            if value is not None and not isinstance(value, str | Path | np.ndarray | Stored):
+            if not (value is None or isinstance(value, str | Path | np.ndarray | Stored) or is_pil_image(value)):
                 raise DataError(
                     f"Picture of item {row} is a {type(value).__name__}. Give a path, a uint8 array "
-                    f"(height, width, 3), or None if there is no picture."
+                    f"(height, width, 3), a PIL image, or None if there is no picture."
                 )
             if isinstance(value, str | Path) and mended(str(value)) != str(value):
                 raise DataError(
@@ -83,16 +105,16 @@ class Images:
     def path(self, row: int) -> Path | None:
         """The file of one picture; None if it has no file of its own, or is missing."""
         value = self.values[row]
-        if value is None or isinstance(value, np.ndarray | Stored):
+        if not isinstance(value, str | Path):
             return None
         return self.root / value if self.root is not None else Path(value)
 
-    def source(self, row: int) -> Path | NDArray[np.uint8] | bytes | None:
-        """What `dcmh.inputs.images.decode` takes: the file, the bytes or the array of one picture; None if missing."""
+    def source(self, row: int) -> Path | NDArray[np.uint8] | PILImage | bytes | None:
+        """What `dcmh.inputs.images.decode` takes: one picture as a file, bytes, an array or a PIL image; None if missing."""
         value = self.values[row]
         if isinstance(value, Stored):
             return value.read()
-        return value if isinstance(value, np.ndarray) else self.path(row)
+        return self.path(row) if isinstance(value, str | Path) else value
 
 
 class Texts:
@@ -145,8 +167,7 @@ class Vectors:
                 f"observed has shape {self.observed.shape}; expected one value for {len(self.values)} items."
             )
         # Missing rows may hold anything.
-        finite = np.isfinite(self.values).all(axis=1) if self.values.dtype.kind == "f" else np.True_
-        bad = np.flatnonzero(~finite & self.observed)
+        bad = np.flatnonzero(~_are_finite(self.values) & self.observed)
         if len(bad):
             raise DataError(
                 f"Feature vector of item {bad[0]} holds NaN or infinity. Remove the item, repair its features, "
@@ -159,6 +180,14 @@ class Vectors:
     def take(self, rows: NDArray[np.intp]) -> Self:
         """The values of these rows, in that order."""
         return type(self)(self.values[rows], observed=self.observed[rows])
+
+
+def _are_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows hold neither NaN nor infinity; in blocks, so that it takes little memory."""
+    if values.dtype.kind != "f":
+        return np.ones(len(values), bool)
+    blocks = [np.isfinite(values[start : start + 65_536]).all(axis=1) for start in range(0, len(values), 65_536)]
+    return np.concatenate(blocks) if blocks else np.ones(0, bool)
 
 
 Column = Images | Texts | Vectors

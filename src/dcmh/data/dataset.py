@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text, labels_from_words
 from dcmh.data.splits import Split, make_split
+from dcmh.data.values import as_column, plain
 from dcmh.errors import DataError
 from dcmh.util.text import mended
 
@@ -45,6 +46,8 @@ class Dataset:
         (file, reason) of each file that the loader left out.
     parts
         The split that came with the source: "query", "database" or "train" for each item. See `dcmh.data.split_given`.
+    extra
+        Other cells of each item by column, numbers or texts, by which searches can be filtered.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Dataset:
         notes: Iterable[str] = (),
         skipped: Iterable[tuple[str, str]] = (),
         parts: Sequence[str] | None = None,
+        extra: Sequence[Mapping[str, str | int | float]] | None = None,
     ) -> None:
         self.columns = dict(columns)
         _check_modalities(self.columns)
@@ -72,6 +76,9 @@ class Dataset:
             self.label_names = _check_names(classes if label_names is None else label_names, self.labels.shape[1])
         self.ids = _check_ids(ids, self._size)
         self.parts = _check_parts(parts, self._size)
+        self.extra = None if extra is None else list(extra)
+        if self.extra is not None and len(self.extra) != self._size:
+            raise DataError(f"extra has {len(self.extra):,} rows for {self._size:,} items. Give one per item.")
 
     @classmethod
     def from_arrays(
@@ -85,11 +92,15 @@ class Dataset:
     ) -> Dataset:
         """A data set from arrays and lists in memory; every other keyword is a modality.
 
-        An array (items, features) becomes `Vectors`, a list of strings `Texts`; give pictures as `Images(paths)`.
+        Values may come from lists, NumPy, torch, pandas, polars or Arrow. Numbers (items, features) become `Vectors`;
+        PIL images, decoded pictures and paths of pictures become `Images`; other strings become `Texts`. To decide
+        yourself, give `Images(…)`, `Texts(…)` or `Vectors(…)`.
 
         >>> Dataset.from_arrays(image=X, text=["two dogs", "a boat"], labels=[[1, 0], [0, 1]])
         """
-        columns = {modality: _to_column(modality, values) for modality, values in modalities.items()}
+        labels = None if labels is None else plain(labels)
+        ids = None if ids is None else plain(ids)
+        columns = {modality: as_column(values) for modality, values in modalities.items()}
         return cls(columns, labels=labels, label_names=label_names, ids=ids, name=name)
 
     @property
@@ -152,6 +163,7 @@ class Dataset:
             notes=self.notes,
             skipped=self.skipped,
             parts=None if self.parts is None else [self.parts[i] for i in kept],
+            extra=None if self.extra is None else [self.extra[i] for i in kept],
         )
 
     def drop(self, rows: Any) -> Dataset:
@@ -212,6 +224,7 @@ class Dataset:
             notes=(*self.notes, *notes),
             skipped=self.skipped,
             parts=self.parts,
+            extra=self.extra,
         )
 
     def fingerprint(self) -> str:
@@ -305,17 +318,3 @@ def _check_parts(parts: Sequence[str] | None, size: int) -> list[str] | None:
         if part not in PARTS:
             raise DataError(f"The split of item {row} is {part!r}; expected {', '.join(PARTS)}.")
     return list(parts)
-
-
-def _to_column(modality: str, values: Any) -> Column:
-    if isinstance(values, Images | Texts | Vectors):
-        return values
-    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
-        return Vectors(values)
-    rows = list(values)
-    if all(value is None or isinstance(value, str) for value in rows):
-        return Texts(rows)
-    raise DataError(
-        f"Modality {modality!r} is neither an array (items, features) nor a list of strings. "
-        f"Give pictures as Images(paths) or Images(arrays)."
-    )

@@ -23,8 +23,10 @@ def check_labels(labels: Any, items: int) -> tuple[NDArray[np.uint8], list[str] 
     ----------
     labels
         Zeros and ones, shape (items, labels), dense or a scipy sparse matrix; or one class per item, shape (items,):
-        integers or strings.
+        integers or strings; or a list of names per item.
     """
+    if isinstance(labels, list | tuple) and len(labels) == items and all(map(_are_names, labels)):
+        return multi_hot([list(dict.fromkeys(names)) for names in labels])
     values = np.asarray(labels.toarray() if hasattr(labels, "toarray") else labels)
     if values.ndim not in (1, 2):
         raise DataError(f"Labels have shape {values.shape}; expected (items, labels), or one class per item.")
@@ -47,6 +49,10 @@ def check_labels(labels: Any, items: int) -> tuple[NDArray[np.uint8], list[str] 
     if values.shape[1] == 0:
         raise DataError("Labels have no columns. Give at least two labels, or labels=None.")
     return values.astype(np.uint8), None
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray) and all(isinstance(name, str) for name in value)
 
 
 def multi_hot(named: Sequence[Sequence[str]]) -> tuple[NDArray[np.uint8], list[str]]:
@@ -78,10 +84,10 @@ def labels_from_text(
     try:
         bag = BagOfWords(min_count=min_count).fit(texts)
     except DataError:
-        raise DataError(_too_few(0, min_count)) from None
+        raise _too_few([], min_count, given) from None
     names = [word for word, count in zip(bag.words_, bag.counts_, strict=True) if count <= given / 2][:max_labels]
     if len(names) < MIN_LABELS:
-        raise DataError(_too_few(len(names), min_count))
+        raise _too_few(names, min_count, given)
     kept = [bag.words_.index(name) for name in names]
     return bag.transform(texts)[:, kept].astype(np.uint8), names
 
@@ -124,9 +130,11 @@ def labels_from_folders(paths: Sequence[str | None]) -> tuple[NDArray[np.uint8],
     return multi_hot(named)
 
 
-def _too_few(count: int, min_count: int) -> str:
-    tags = "1 tag occurs" if count == 1 else f"{count} tags occur"
-    return (
-        f"Only {tags} {min_count} times or more; with so few, almost all pairs count as similar. "
-        f"Lower it with --min-tag-count, or add a column of labels."
+def _too_few(names: Sequence[str], min_count: int, texts: int) -> DataError:
+    words = "no word occurs" if not names else f"only {', '.join(names)} occur{'s' if len(names) == 1 else ''}"
+    lower = "give a lower --min-tag-count, " if min_count > 1 else ""
+    return DataError(
+        f"There are no labels, and words cannot serve instead: {words} in {min_count} or more, but at most half, of the "
+        f"{texts:,} texts; at least {MIN_LABELS} words are needed.",
+        hint=f"Add a column of labels, {lower}or learn from the pairs alone: --similarity pairing",
     )

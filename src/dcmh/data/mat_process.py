@@ -80,6 +80,13 @@ def compact(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.float32) if values.dtype != np.float32 else values
 
 
+def check_sparse(sparse: Any) -> None:
+    """Refuse a damaged sparse array: an index outside its shape would be written outside the dense one."""
+    sparse.check_format(full_check=True)
+    if (np.diff(sparse.indptr) < 0).any():  # SciPy does not look if the last one says that there are no values
+        raise ValueError("the columns of a sparse array are not in order")
+
+
 # -- in the process -------------------------------------------------------------------------------------------------
 
 
@@ -107,7 +114,7 @@ def _write(file: Path, folder: Path) -> list[tuple[str, str, Any]]:
             continue
         if hasattr(value, "toarray"):
             sparse = value.tocsc()
-            sparse.check_format(full_check=True)  # an index outside the shape would be written outside the array
+            check_sparse(sparse)
             files = _save(folder, len(written), sparse.data, sparse.indices, sparse.indptr)
             written.append((name, "sparse", {"files": files, "shape": [int(length) for length in sparse.shape]}))
         elif isinstance(value, np.ndarray) and value.dtype.kind in "UO":

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dcmh.data import mat_process
 from dcmh.data.columns import Stored
-from dcmh.data.mat_process import compact
+from dcmh.data.mat_process import check_sparse, compact
 from dcmh.errors import DataError, DCMHError, ImageError, MissingExtra
 from dcmh.util.formats import reason
 
@@ -247,7 +247,7 @@ def _from_sparse(group: Any, shape: tuple[int, ...]) -> Any:
     data = compact(np.asarray(group["data"])) if "data" in group else np.zeros(0, np.uint8)
     rows = np.asarray(group["ir"]) if "ir" in group else np.zeros(0, np.int64)
     sparse = csc_array((data, rows, np.asarray(group["jc"])), shape=shape)
-    sparse.check_format(full_check=True)  # an index outside the shape would be written outside the array
+    check_sparse(sparse)
     return sparse
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,6 +91,12 @@ class Split:
             )
         query_rows, train_rows = ([row_of[name] for name in part] for part in left)
         return _split(data, query_rows, train_rows, seed, notes)
+
+
+def unseen_rows(database: Sequence[str], train: Iterable[str]) -> NDArray[np.intp]:
+    """The rows of the database, given by ids, that are not among the training items."""
+    trained = set(train)
+    return np.array([row for row, name in enumerate(database) if name not in trained], np.intp)
 
 
 def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Split:

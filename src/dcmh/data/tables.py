@@ -8,20 +8,34 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.columns import IMAGE_SUFFIXES, Column, Images, Kind, Texts, Vectors
+from dcmh.data.columns import (
+    HEIC_HINT,
+    HEIC_SUFFIXES,
+    IMAGE_SUFFIXES,
+    Column,
+    Images,
+    Kind,
+    Texts,
+    Vectors,
+    can_read_heic,
+)
 from dcmh.data.dataset import PARTS, Dataset
+from dcmh.data.frames import Frame
 from dcmh.data.labels import multi_hot
+from dcmh.data.values import is_picture
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.formats import parse_json, read_npy
-from dcmh.util.text import mended
+from dcmh.util.text import as_scalar, mended
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 PAIRS = tuple("pairs" + suffix for suffix in SUFFIXES)
@@ -29,6 +43,8 @@ CAPTIONS = ("captions.csv", "captions.tsv", "captions.jsonl")
 
 _IMAGE_WORDS = ("image", "file", "filename", "file_name", "path", "photo", "picture", "name", "img")
 _TEXT_WORDS = ("text", "caption", "captions", "tags", "title", "description", "comment", "keywords", "words")
+_USUAL = (("image", "file", "jpg", "png", "webp"), ("text", "caption"))  # columns of a frame
+HEAD = 10_000  # rows of a frame by which the kinds of its columns are judged
 _OTHER = ("labels", "id", "split")  # columns that are not modalities
 _MODALITY = re.compile(r"(?P<name>[^:?]+)(:(?P<kind>image|text|vector))?(?P<optional>\?)?")
 
@@ -42,7 +58,7 @@ class Modality:
     kind: Kind | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table; `cells` maps each modality to its cell, None if blank."""
 
@@ -51,6 +67,7 @@ class Row:
     id: str | None = None
     part: str | None = None
     line: int = 0
+    extra: Mapping[str, str | int | float] = field(default_factory=dict)  # cells of the unused columns
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,7 @@ class Table:
     rows: list[Row]
     unused: tuple[str, ...] = ()
     chosen: bool = False  # whether the user named the modalities
+    name: str = ""  # of the data set; default: that of the folder
 
     @property
     def picture(self) -> str | None:
@@ -92,6 +110,72 @@ def load(
     return from_table(read(file, columns=columns, modalities=modalities), keep_partial=keep_partial)
 
 
+def load_frame(
+    frame: Frame,
+    *,
+    root: Path | str = ".",
+    name: str = "table",
+    columns: tuple[str, str] | None = None,
+    keep_partial: bool = False,
+    modalities: str | Sequence[str] | None = None,
+) -> Dataset:
+    """Items of a table of another library or format; the options are those of `load`.
+
+    The column `labels` or `label` holds a class or a list of labels. An item without `id` and path is named by its row number.
+
+    Parameters
+    ----------
+    root
+        The folder that the paths in the table are relative to.
+    """
+    return from_table(read_frame(frame, root, columns, modalities, name), keep_partial=keep_partial)
+
+
+def read_frame(
+    frame: Frame, root: Path | str, columns: tuple[str, str] | None, modalities: str | Sequence[str] | None, name: str
+) -> Table:
+    """The rows of a table of another library or format."""
+    if modalities is None:
+        usual = [next((field for field in words if field in frame.fields), None) for words in _USUAL]
+        image, text = columns or usual
+        if not {image, text} <= set(frame.fields):
+            raise DataError(
+                f"The {frame.name} has columns '{', '.join(frame.fields)}'; expected 'image, text'.",
+                hint='Name those of pictures, texts and vectors: modalities="photo:image,title:text".',
+            )
+        chosen = [Modality("image", str(image), None), Modality("text", str(text), "text" if columns else None)]
+    else:
+        chosen = _choose(frame.name, frame.fields, modalities, columns)
+    label = "label" if "label" in frame.fields and "labels" not in frame.fields else "labels"
+    records = _numbered(frame.records({modality.column for modality in chosen}), label)
+    head = list(islice(records, HEAD))
+    if not head:
+        raise DataError(f"The {frame.name} has no rows. Give one row per item.")
+    fields = [field for field in frame.fields if field != label]
+    file = Path(root, frame.name)
+    table = _table(file, chain(head, records), chosen, _kinds(chosen, head), fields, given=modalities is not None)
+    picture = table.picture or ""
+    rows = [
+        row if row.id or isinstance(row.cells.get(picture), str) else replace(row, id=str(row.line - 1))
+        for row in table.rows
+    ]
+    return replace(table, rows=rows, name=name)
+
+
+def _numbered(records: Iterable[dict[str, Any]], label: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers and records, with the column of labels under its usual name."""
+    for number, record in enumerate(records, 1):
+        record["labels"] = _listed(record.pop(label, None))
+        yield number, record
+
+
+def _listed(labels: Any) -> Any:
+    """Labels of one cell as a list or a string with semicolons: a class may be given by its number."""
+    if isinstance(labels, np.ndarray):
+        return labels.tolist()
+    return labels if labels is None or isinstance(labels, str | list | tuple) else [labels]
+
+
 def read(file: Path, *, columns: tuple[str, str] | None = None, modalities: str | Sequence[str] | None = None) -> Table:
     """The lines of a table. Lines about the same picture are merged if they have no ids."""
     records = list(_records(file))
@@ -103,23 +187,44 @@ def read(file: Path, *, columns: tuple[str, str] | None = None, modalities: str 
         chosen = [Modality("image", image, "image"), Modality("text", text, "text")]
     else:
         chosen = _choose(file.name, fields, modalities, columns)
-    kinds = {
+    everything = list(dict.fromkeys(name for _, record in records for name in record))
+    return _table(file, records, chosen, _kinds(chosen, records), everything, given=modalities is not None)
+
+
+def _kinds(chosen: Sequence[Modality], records: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Kind]:
+    return {
         modality.name: modality.kind or _kind_of(record.get(modality.column) for _, record in records)
         for modality in chosen
     }
-    rows = [_row(file.name, line, record, chosen, kinds) for line, record in records]
+
+
+def _table(
+    file: Path,
+    records: Iterable[tuple[int, dict[str, Any]]],
+    chosen: Sequence[Modality],
+    kinds: dict[str, Kind],
+    fields: Sequence[str],
+    *,
+    given: bool,
+) -> Table:
     used = {modality.column for modality in chosen}
-    unused = [field for field in fields if field not in used and field not in _OTHER and field]
-    table = Table(file, kinds, rows, tuple(unused), modalities is not None)
+    unused = [name for name in fields if name and name not in used and name not in _OTHER]
+    rows = [_row(file.name, line, record, chosen, kinds, unused) for line, record in records]
+    table = Table(file, kinds, rows, tuple(unused), given)
     return replace(table, rows=_merge(rows, table.picture, kinds))
 
 
-def from_table(table: Table, *, keep_partial: bool = False) -> Dataset:
-    """Items of the rows. Rows whose files are missing or unreadable are skipped, with a note."""
+def from_table(table: Table, *, keep_partial: bool = False, unlisted: Sequence[str] = ()) -> Dataset:
+    """Items of the rows. Rows whose files are missing or unreadable are skipped, with a note.
+
+    `unlisted` are pictures that the table does not list: items without anything else, if partial items are kept.
+    """
     _check_filled(table)
     rows, skipped = _readable(table)
-    kept = [row for row in rows if keep_partial or all(cell is not None for cell in row.cells.values())]
-    kept = [row for row in kept if any(cell is not None for cell in row.cells.values())]
+    notes = _notes(table, rows, keep_partial, skipped)
+    blank = dict.fromkeys(table.kinds)
+    rows += [Row({**blank, table.picture: picture}) for picture in unlisted if table.picture is not None]
+    kept = [row for row in rows if _is_kept(row, keep_partial)]
     root = table.file.parent
     if not kept:
         what = "every modality" if table.chosen else "both a picture and a text"
@@ -134,11 +239,17 @@ def from_table(table: Table, *, keep_partial: bool = False) -> Dataset:
         labels=labels if names else None,
         label_names=names or None,
         ids=[row.id or row.cells.get(table.picture or "") or f"line {row.line}" for row in kept],
-        name=root.resolve().name,
-        notes=_notes(table, rows, kept, skipped),
+        name=table.name or root.resolve().name,
+        notes=notes,
         skipped=skipped,
         parts=[row.part or "database" for row in kept] if any(row.part for row in kept) else None,
+        extra=[row.extra for row in kept] if any(row.extra for row in kept) else None,
     )
+
+
+def _is_kept(row: Row, keep_partial: bool) -> bool:
+    """Whether a row has every modality, or any if partial items are kept."""
+    return (any if keep_partial else all)(cell is not None for cell in row.cells.values())
 
 
 def _check_filled(table: Table) -> None:
@@ -152,20 +263,29 @@ def _readable(table: Table) -> tuple[list[Row], list[tuple[str, str]]]:
     """The rows whose files exist, with their vectors read; and the unusable files, with reasons."""
     root = table.file.parent
     vectors = _VectorReader(root)
+    heic = can_read_heic()
     rows: list[Row] = []
     skipped: list[tuple[str, str]] = []
     for row in table.rows:
-        values, before = dict(row.cells), len(skipped)
+        values, before = row.cells, len(skipped)
         for name, cell in row.cells.items():
+            if table.kinds[name] == "image" and is_picture(cell):
+                continue
             if cell is not None and table.kinds[name] == "image" and not os.path.isfile(root / cell):
                 skipped.append((cell, "does not exist" if "\ufffd" not in cell else "does not exist, or is not UTF-8"))
+            elif (
+                cell is not None and table.kinds[name] == "image" and not heic and cell.lower().endswith(HEIC_SUFFIXES)
+            ):
+                skipped.append((cell, HEIC_HINT))
             elif cell is not None and table.kinds[name] == "vector":
                 try:
-                    values[name] = vectors(cell)
+                    vector = vectors(cell)
+                    if vector is not cell:
+                        values = {**values, name: vector}
                 except DataError as error:
                     skipped.append((_text_in(cell) or "", str(error)))
         if len(skipped) == before:
-            rows.append(replace(row, cells=values))
+            rows.append(row if values is row.cells else replace(row, cells=values))
     return rows, skipped
 
 
@@ -180,6 +300,13 @@ def _column(file: str, name: str, kind: Kind, rows: Sequence[Row], root: Path) -
         raise DataError(
             f"No item of {file} that can be used has a vector {name!r}. Leave it out, or keep partial items."
         )
+    matrix = first.base  # of a frame that holds its vectors in one array: no copy, if all of its rows are kept
+    if (
+        isinstance(matrix, np.ndarray)
+        and len(matrix) == len(values)
+        and all(value is not None and value.base is matrix for value in values)
+    ):
+        return Vectors(matrix)
     vectors = np.zeros((len(values), len(first)), np.float32)
     for row, value in enumerate(values):
         if value is not None:
@@ -192,9 +319,9 @@ def _column(file: str, name: str, kind: Kind, rows: Sequence[Row], root: Path) -
     return Vectors(vectors, observed=np.array([value is not None for value in values], bool))
 
 
-def _notes(table: Table, readable: Sequence[Row], kept: Sequence[Row], skipped: Sequence[tuple[str, str]]) -> list[str]:
+def _notes(table: Table, readable: Sequence[Row], keep_partial: bool, skipped: Sequence[tuple[str, str]]) -> list[str]:
     total, name = len(table.rows), table.file.name
-    lost = len(readable) - len(kept)
+    lost = sum(not _is_kept(row, keep_partial) for row in readable)
     if table.chosen:
         counts = [
             f"{modality} ({kind}s) for {sum(row.cells[modality] is not None for row in readable):,}"
@@ -207,8 +334,11 @@ def _notes(table: Table, readable: Sequence[Row], kept: Sequence[Row], skipped: 
         left_out = f"; {lost:,} without text or picture left out" if lost else ""
         notes = [f"Text from {name} for {with_text:,} of {total:,} items{left_out}."]
     if skipped:
-        why = "because the picture does not exist" if not table.chosen else "because a file cannot be read"
-        notes.append(f"Skipped {len(skipped):,} of {total:,} {why}: {skipped[0][0]}, ….")
+        missing = not table.chosen and all(reason.startswith("does not exist") for _, reason in skipped)
+        why = "because the picture does not exist" if missing else "because a file cannot be read"
+        notes.append(
+            f"Skipped {len(skipped):,} of {total:,} {why}: {skipped[0][0]}{', …' if len(skipped) > 1 else ''}."
+        )
     if table.unused and not table.chosen:
         everything = ",".join([*table.kinds, *table.unused])
         notes.append(f"Unused columns: {', '.join(table.unused)}. To learn from them: --modalities {everything}")
@@ -296,13 +426,20 @@ def _find_columns(name: str, fields: list[str], columns: tuple[str, str] | None)
     image = "image" if "image" in fields else "file"
     if image in fields and "text" in fields:
         return image, "text"
-    expected = "file, text" if name.startswith("captions") else "image, text"
     likely = [next((field for field in fields if field.lower() in words), "") for words in (_IMAGE_WORDS, _TEXT_WORDS)]
-    hint = f", or: --text {name}:{likely[0]},{likely[1]}" if all(likely) else ""
-    raise DataError(f"{name} has columns '{', '.join(fields)}'; expected '{expected}'. Rename them{hint}")
+    usable = ",".join(field for field in fields if field not in _OTHER)
+    hint = f"--text {name}:{likely[0]},{likely[1]}" if all(likely) else f"--modalities {shlex.quote(usable)}"
+    raise DataError(f"{name} has columns '{', '.join(fields)}'; expected 'image, text'. Rename them, or: {hint}")
 
 
-def _row(name: str, line: int, record: dict[str, Any], modalities: Sequence[Modality], kinds: dict[str, Kind]) -> Row:
+def _row(
+    name: str,
+    line: int,
+    record: dict[str, Any],
+    modalities: Sequence[Modality],
+    kinds: dict[str, Kind],
+    unused: Sequence[str],
+) -> Row:
     part = _text_in(record.get("split"))
     if part is not None and part not in PARTS:
         raise DataError(f"{name} line {line}: split is '{part}'; expected {', '.join(PARTS)}, or nothing.")
@@ -317,11 +454,21 @@ def _row(name: str, line: int, record: dict[str, Any], modalities: Sequence[Moda
         id=_text_in(record.get("id")),
         part=part,
         line=line,
+        extra=_extra(record, unused),
     )
+
+
+def _extra(record: dict[str, Any], columns: Sequence[str]) -> dict[str, str | int | float]:
+    """The cells of some columns, without blank ones and vectors."""
+    cells = {column: record.get(column) for column in columns}
+    values = {column: as_scalar(cell) for column, cell in cells.items() if not _are_numbers(cell)}
+    return {column: value for column, value in values.items() if value is not None}
 
 
 def _cell(value: Any, kind: Kind) -> Any:
     """Paths and texts as strings; vectors as written, to be read once it is known which items are kept."""
+    if is_picture(value) or (kind == "vector" and isinstance(value, np.ndarray)):
+        return value
     if kind == "vector":
         return value if _text_in(value) is not None else None
     return _path_in(value) if kind == "image" else _text_in(value)
@@ -332,7 +479,7 @@ def _merge(rows: list[Row], picture: str | None, kinds: dict[str, Kind]) -> list
     merged: dict[object, Row] = {}
     for number, row in enumerate(rows):
         file = row.cells.get(picture) if picture is not None else None
-        key = file if row.id is None and file is not None else number
+        key = file if row.id is None and isinstance(file, str) else number
         first = merged.get(key)
         if first is None:
             merged[key] = row
@@ -342,7 +489,8 @@ def _merge(rows: list[Row], picture: str | None, kinds: dict[str, Kind]) -> list
             given = [cell for cell in (first.cells[name], row.cells[name]) if cell is not None]
             both[name] = "\n".join(given) if kind == "text" and given else given[0] if given else None
         labels = tuple(dict.fromkeys(first.labels + row.labels))
-        merged[key] = replace(first, cells=both, labels=labels, part=first.part or row.part)
+        extra = {**row.extra, **first.extra}
+        merged[key] = replace(first, cells=both, labels=labels, part=first.part or row.part, extra=extra)
     return list(merged.values())
 
 
@@ -351,13 +499,19 @@ def _merge(rows: list[Row], picture: str | None, kinds: dict[str, Kind]) -> list
 
 def _kind_of(cells: Iterable[Any]) -> Kind:
     """What a column holds, judged by its first cell that is not blank: a vector or .npy file, an image file, or text."""
-    first = next((cell for cell in cells if _text_in(cell) is not None), None)
+    first = next((cell for cell in cells if _is_filled(cell)), None)
+    if is_picture(first):
+        return "image"
     if _are_numbers(first):
         return "vector"
     text = str(first)
     if text.partition("#")[0].lower().endswith(".npy") or _numbers_in(text) is not None:
         return "vector"
     return "image" if text.lower().endswith(IMAGE_SUFFIXES) else "text"
+
+
+def _is_filled(cell: Any) -> bool:
+    return isinstance(cell, np.ndarray) or is_picture(cell) or _text_in(cell) is not None
 
 
 def _text_in(cell: Any) -> str | None:
@@ -382,16 +536,18 @@ class _VectorReader:
 
     def __call__(self, cell: Any) -> NDArray[np.float32] | None:
         """The vector, or None for a blank cell. If it cannot be read, a DataError gives the reason in a few words."""
-        text = _text_in(cell)
-        if text is None:
-            return None
-        numbers = cell if _are_numbers(cell) else _numbers_in(text)
-        values = np.asarray(numbers) if numbers is not None else self._from_file(text)
+        if not isinstance(cell, np.ndarray):
+            text = _text_in(cell)
+            if text is None:
+                return None
+            numbers = cell if _are_numbers(cell) else _numbers_in(text)
+            cell = np.asarray(numbers) if numbers is not None else self._from_file(text)
+        values: NDArray[Any] = cell
         if values.ndim != 1 or values.dtype.kind not in "fiub" or not values.size:
             raise DataError(f"not a vector of numbers but shape {values.shape}, {values.dtype}")
         if not np.isfinite(values).all():
             raise DataError("holds NaN or infinity")
-        return values.astype(np.float32)
+        return values.astype(np.float32, copy=False)
 
     def _from_file(self, text: str) -> NDArray[Any]:
         name, mark, row = text.partition("#")
@@ -412,6 +568,8 @@ class _VectorReader:
 
 
 def _are_numbers(cell: Any) -> bool:
+    if isinstance(cell, np.ndarray):
+        return cell.ndim == 1 and cell.dtype.kind in "fiub"
     return isinstance(cell, list) and bool(cell) and all(isinstance(x, int | float) for x in cell)
 
 

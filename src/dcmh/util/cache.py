@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from dcmh.errors import DataError
+from dcmh.errors import DataError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -29,27 +29,28 @@ def home() -> Path:
 
 
 class VectorStore:
-    """A cache from hash to float32 vector, in the SQLite file KIND/NAME.sqlite of the cache folder.
+    """A cache from hash to vector, in the SQLite file KIND/NAME.sqlite of the cache folder.
 
     Each entry has a checksum. A damaged entry is deleted, so that it is computed again.
     """
 
-    def __init__(self, kind: str, name: str) -> None:
+    def __init__(self, kind: str, name: str, dtype: DTypeLike = np.float32) -> None:
         self.path = home() / kind / f"{name}.sqlite"
+        self.dtype = np.dtype(dtype)
 
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[Any]]:
         """The vectors of those of the keys that are cached."""
         if not self.path.exists():
             return {}
-        vectors: dict[bytes, NDArray[np.float32]] = {}
+        vectors: dict[bytes, NDArray[Any]] = {}
         damaged: list[bytes] = []
         with self._opened() as database:
             for start in range(0, len(keys), 500):
                 some = keys[start : start + 500]
                 marks = ",".join("?" * len(some))
                 for key, value, crc32 in database.execute(f"{_ENTRIES} WHERE hash IN ({marks})", some):
-                    if _is_intact(key, value, crc32):
-                        vectors[key] = np.frombuffer(value, np.float32)
+                    if self._is_intact(key, value, crc32):
+                        vectors[key] = np.frombuffer(value, self.dtype)
                     else:
                         damaged.append(key)
         if damaged:
@@ -62,7 +63,7 @@ class VectorStore:
             (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
             if state != "ok":
                 raise DataError(f"The feature cache {self.path} is damaged ({state}).", hint="Delete the file.")
-            rows = [(key, _is_intact(key, value, crc32)) for key, value, crc32 in database.execute(_ENTRIES)]
+            rows = [(key, self._is_intact(key, value, crc32)) for key, value, crc32 in database.execute(_ENTRIES)]
         return len(rows), [key for key, intact in rows if not intact]
 
     def drop(self, keys: Sequence[bytes]) -> None:
@@ -72,13 +73,19 @@ class VectorStore:
             for table in ("features", "checksums"):
                 database.executemany(f"DELETE FROM {table} WHERE hash = ?", [(key,) for key in keys])
 
-    def put(self, entries: Sequence[tuple[bytes, NDArray[np.float32]]]) -> None:
+    def put(self, entries: Sequence[tuple[bytes, NDArray[Any]]]) -> None:
         """Add vectors; a key that is already cached keeps its vector."""
-        rows = [(key, np.ascontiguousarray(value, np.float32).tobytes()) for key, value in entries]
+        rows = [(key, np.ascontiguousarray(value, self.dtype).tobytes()) for key, value in entries]
         with self._opened() as database, database:
             new = [row for row in rows if _insert(database, "features", row)]
             for key, value in new:
                 _insert(database, "checksums", (key, zlib.crc32(key + value)))
+
+    def _is_intact(self, key: object, value: object, crc32: int | None) -> bool:
+        """Whether an entry matches its checksum, or has none."""
+        if not isinstance(key, bytes) or not isinstance(value, bytes) or len(value) % self.dtype.itemsize:
+            return False
+        return crc32 is None or zlib.crc32(key + value) == crc32
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -93,23 +100,20 @@ class VectorStore:
                 )
                 yield database
         except (OSError, sqlite3.OperationalError) as error:
+            hint = "Choose another folder for it with the environment variable DCMH_HOME."
+            if (storage := StorageError.of(error, self.path)) is not None:
+                raise StorageError(storage.what, state=storage.state, which=self.path, hint=hint) from error
             raise DataError(
-                f"Cannot use the feature cache {self.path} ({error}). Check the permissions and the free space, "
-                "or choose another folder with the environment variable DCMH_HOME."
+                f"Cannot use the feature cache {self.path} ({error}).", which=self.path, hint=hint
             ) from error
         except sqlite3.DatabaseError as error:
             raise DataError(
-                f"The feature cache {self.path} is damaged ({error}). Delete the file: it is only a cache."
+                f"The feature cache {self.path} is damaged ({error}).",
+                which=self.path,
+                hint="Delete the file: it is only a cache.",
             ) from error
 
 
 def _insert(database: sqlite3.Connection, table: str, row: tuple[Any, Any]) -> bool:
     """Add a row; False if its key is known."""
     return database.execute(f"INSERT OR IGNORE INTO {table} VALUES (?, ?)", row).rowcount == 1
-
-
-def _is_intact(key: object, value: object, crc32: int | None) -> bool:
-    """Whether an entry matches its checksum, or has none."""
-    if not isinstance(key, bytes) or not isinstance(value, bytes) or len(value) % 4:
-        return False
-    return crc32 is None or zlib.crc32(key + value) == crc32

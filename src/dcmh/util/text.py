@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -30,6 +31,8 @@ _ACCENT = re.compile("[\u0300-\u036f]")
 _STOPS = dict.fromkeys(
     [0x964, 0x965, 0xE2F, 0xE3F, 0xE5A, 0xE5B], " "
 )  # of Indian scripts and Thai, among their letters
+_WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
+_DECIMAL = re.compile(r"[+-]?([0-9]{1,15}\.[0-9]*|\.[0-9]+|[0-9]{1,15})([eE][+-]?[0-9]{1,3})?")
 _IDEOGRAPH = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _PART = re.compile(rf"[{_IDEOGRAPH}]|(?:(?![{_IDEOGRAPH}])[\w\u0900-\u0dff\u0e00-\u0eff])+")
 
@@ -66,6 +69,23 @@ def mended(text: str) -> str:
     return text
 
 
+def as_scalar(cell: object) -> str | int | float | None:
+    """A cell of a table as a number if it is written like one, else as a stripped text; None if it is blank."""
+    if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
+        return None
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, list | tuple):
+        cell = " ".join(str(part) for part in cell)
+    text = mended(str(cell)).strip()
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        value = float(text)
+        return value if math.isfinite(value) else text
+    return text or None
+
+
 def index_words(text: str) -> list[str]:
     """The words under which a text is indexed, each once, in order: lower-case, without accents, English plurals as singular.
 
@@ -74,6 +94,30 @@ def index_words(text: str) -> list[str]:
     plain = _ACCENT.sub("", unicodedata.normalize("NFKD", mended(text).casefold()).translate(_STOPS))
     words = list(dict.fromkeys(_stem(word) for word in _PART.findall(unicodedata.normalize("NFC", plain))))
     return [word for word in words if word not in STOP_WORDS and (len(word) > 1 or word > "z")] or words
+
+
+_WORD_WITH_MARKS = re.compile("(?:[^\\W\\d_]|[\u0300-\u036f\u0900-\u0dff\u0e00-\u0eff])+")  # letters, without digits
+_CAMERA_FOLDER = re.compile(r"\d{3}[A-Z0-9_]{5}")  # 100CANON, 101_PANA, 102APPLE: the DCF standard
+_CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_NAMES_OF_PROGRAMS = """
+    album albums backup backups bild bilder camera dcim dsc export exports file files folder folders foto fotos gallery
+    image images img imgs import imports jpeg jpg media misc originals photo photos pic pics picture pictures png raw roll
+    tmp unsorted untitled upload uploads
+    """
+_NO_MEANING = frozenset(_NAMES_OF_PROGRAMS.split())
+
+
+def folder_words(path: str) -> str:
+    """The words in the names of a file's folders: holiday/beach-2019/DCIM/100CANON/1.jpg has holiday and beach.
+
+    Numbers, dates, and names that cameras and programs give carry no meaning. Of an absolute path, which leads outside of
+    the collection, nothing counts.
+    """
+    if path.startswith(("/", "..")) or path[1:2] == ":":
+        return ""
+    names = [name for name in path.split("/")[:-1] if not _CAMERA_FOLDER.fullmatch(name)]
+    words = _WORD_WITH_MARKS.findall(_CAMEL_CASE.sub(" ", " ".join(names)))
+    return " ".join(word for word in words if word.lower() not in _NO_MEANING)
 
 
 _IRREGULAR = {

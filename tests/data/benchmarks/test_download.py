@@ -231,7 +231,7 @@ class TestUnpacking:
             fetched()
         assert list((fetched.folder / "unpacked").iterdir()) == []
 
-    @pytest.mark.parametrize("content", [b"<html>Not found</html>", CONTENT[:60]])
+    @pytest.mark.parametrize("content", [b"<html>Not found</html>", CONTENT[:60]], ids=["html", "truncated"])
     def test_not_a_zip(self, fetched, server, content):
         server.files["/a.zip"] = content
         with pytest.raises(DataError, match=r"mini.zip is damaged \(File is not a zip file\). Delete it and get it"):

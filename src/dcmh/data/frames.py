@@ -1,0 +1,431 @@
+"""Tables of other libraries: DataFrames, Arrow tables, Parquet files, Hugging Face data sets, WebDataset shards.
+
+Each becomes a `Frame`, whose rows are read in batches. Pictures stay where they are until they are decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tarfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcmh.data.columns import IMAGE_SUFFIXES, Store, Stored
+from dcmh.data.values import as_picture, is_missing, is_picture, plain
+from dcmh.errors import DataError, ImageError, MissingExtra
+from dcmh.util.formats import parse_json
+
+ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
+SHARDS = (".tar", ".parquet")  # a folder of these, and of no pictures, is one table
+SUFFIXES = (*ARROW_SUFFIXES, ".tar")
+BATCH, PICTURES = 4096, 256  # rows; rows of tables that may hold pictures, which are large
+ROW_GROUPS = 2  # of a Parquet file that are kept in memory while its pictures are read
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A table: its columns, and a function from the columns that hold modalities to the rows.
+
+    Of the other columns only texts, numbers and lists are read.
+    """
+
+    name: str
+    fields: list[str]
+    records: Callable[[set[str]], Iterator[Record]]
+
+
+def open_files(files: Sequence[Path]) -> Frame:
+    """The rows of Parquet or Arrow files, or of WebDataset shards, one file after another."""
+    frames = [_open_tar(file) if file.suffix.lower() == ".tar" else _open_arrow_file(file) for file in files]
+    fields = list(dict.fromkeys(field for frame in frames for field in frame.fields))
+
+    def records(wanted: set[str]) -> Iterator[Record]:
+        for frame in frames:
+            yield from frame.records(wanted)
+
+    return Frame(files[0].name, fields, records)
+
+
+def open_object(source: Any) -> Frame:
+    """The rows of a pandas or polars DataFrame, an Arrow table, a Hugging Face data set, or a dictionary of columns."""
+    name = type(source).__name__
+    if isinstance(source, Mapping):
+        splits = [str(key) for key, value in source.items() if hasattr(value, "column_names")]
+        if splits:
+            raise DataError(
+                f"This {name} holds several tables: {', '.join(splits)}.", hint=f"Give one: [{splits[0]!r}]."
+            )
+        return _from_columns(name, {str(key): plain(values) for key, values in source.items()})
+    if hasattr(source, "with_format") and hasattr(source, "column_names"):
+        return _from_hugging_face(source)
+    if hasattr(source, "iloc"):  # pandas: its cells may be anything, so not by way of Arrow
+        return _from_columns(name, {str(key): plain(source[key]) for key in source.columns})
+    if hasattr(source, "__arrow_c_stream__"):
+        with contextlib.suppress(MissingExtra):
+            table = _pyarrow().table(source)
+            return _from_arrow(name, table.schema, lambda: table.to_batches(BATCH), lambda row: table.slice(row, 1))
+    if hasattr(source, "columns") and hasattr(source, "__getitem__"):  # polars without pyarrow
+        return _from_columns(name, {str(key): plain(source[key]) for key in source.columns})
+    raise DataError(
+        f"Cannot read data from a {name}.",
+        hint="Give a path, a name, a DataFrame, an Arrow table, a Hugging Face data set, or a dictionary of columns; "
+        "for arrays use Dataset.from_arrays(image=…, text=…).",
+    )
+
+
+# -- columns in memory ------------------------------------------------------------------------------------------
+
+
+def _from_columns(name: str, columns: Mapping[str, Any]) -> Frame:
+    lengths = {len(values) for values in columns.values()}
+    if len(lengths) > 1:
+        raise DataError(
+            f"The columns of the {name} differ in length: {sorted(lengths)}.", hint="Give one value per item."
+        )
+
+    def records(wanted: set[str]) -> Iterator[Record]:
+        for cells in zip(*columns.values(), strict=True):
+            row = dict(zip(columns, map(_cell, cells), strict=True))
+            yield {key: cell for key, cell in row.items() if key in wanted or not _is_large(cell)}
+
+    return Frame(name, list(columns), records)
+
+
+def _cell(value: Any) -> Any:
+    """A cell of a table in memory: text, a number, a list, a vector, a picture, or None."""
+    if is_missing(value) or isinstance(value, str):
+        return value if isinstance(value, str) else None
+    value = as_picture(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "fiub":
+        return value.tolist()
+    return plain(value) if hasattr(value, "__len__") and not is_picture(value) else value
+
+
+def _is_large(cell: Any) -> bool:
+    return isinstance(cell, np.ndarray) or is_picture(cell)
+
+
+# -- Arrow ------------------------------------------------------------------------------------------------------
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtra("Parquet and Arrow need pyarrow.", hint='Install: pip install "dcmh[tables]"') from error
+    return pyarrow
+
+
+class _Rows:
+    """Pictures in a column of an Arrow table that is in memory, or mapped into it."""
+
+    def __init__(self, one_row: Callable[[int], Any], column: str) -> None:
+        self._one_row = one_row
+        self._column = column
+
+    def read(self, key: int) -> bytes:
+        return _file_bytes(self._one_row(key).column(self._column)[0].as_py())
+
+
+class _ParquetRows:
+    """Pictures in a column of a Parquet file. The row groups that were read last are kept."""
+
+    def __init__(self, file: Path, column: str) -> None:
+        import pyarrow.parquet
+
+        self._file = pyarrow.parquet.ParquetFile(file)
+        self._column = column
+        metadata = self._file.metadata
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+        self._groups: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, key: int) -> bytes:
+        group = int(np.searchsorted(self._starts, key, side="right")) - 1
+        with self._lock:
+            if group not in self._groups:
+                while len(self._groups) >= ROW_GROUPS:
+                    self._groups.popitem(last=False)
+                self._groups[group] = self._read(group)
+            self._groups.move_to_end(group)
+            column = self._groups[group]
+        return _file_bytes(column[key - int(self._starts[group])].as_py())
+
+    def _read(self, group: int) -> Any:
+        try:
+            table = self._file.read_row_group(group, columns=[self._column])
+            table.validate(full=True)
+        except (_pyarrow().ArrowException, OSError, ValueError) as error:
+            raise ImageError("damaged in the Parquet file") from error
+        return table.column(0)
+
+
+def _file_bytes(cell: Any) -> bytes:
+    picture = as_picture(cell)
+    if not isinstance(picture, Stored):
+        raise ImageError("has no bytes in the table")
+    return bytes(picture.read())
+
+
+def _open_arrow_file(file: Path) -> Frame:
+    with _intact(file):
+        if file.suffix.lower() == ".parquet":
+            frame = _open_parquet(file)
+        else:
+            table = _map_arrow(file)
+            table.validate(full=True)  # offsets that point outside would end the process
+            frame = _from_arrow(
+                file.name, table.schema, lambda: table.to_batches(BATCH), lambda row: table.slice(row, 1)
+            )
+
+    def records(wanted: set[str]) -> Iterator[Record]:
+        with _intact(file):
+            yield from frame.records(wanted)
+
+    return Frame(frame.name, frame.fields, records)
+
+
+def _open_parquet(file: Path) -> Frame:
+    import pyarrow.parquet
+
+    parquet = pyarrow.parquet.ParquetFile(file)
+    size = PICTURES if any(_is_binary(field.type) for field in parquet.schema_arrow) else BATCH
+
+    def batches() -> Iterator[Any]:
+        streamed = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)  # little memory
+        for batch in streamed.iter_batches(size):
+            batch.validate(full=True)
+            yield batch
+
+    def store(column: str) -> Store:
+        return _ParquetRows(file, column)
+
+    return _from_arrow(file.name, parquet.schema_arrow, batches, store=store, rows=parquet.metadata.num_rows)
+
+
+def _map_arrow(file: Path) -> Any:
+    """The table of an Arrow file, mapped into memory; Feather files and streams."""
+    ipc = _pyarrow().ipc
+    mapped = _pyarrow().memory_map(str(file))
+    try:
+        return ipc.open_file(mapped).read_all()
+    except _pyarrow().ArrowInvalid:
+        return ipc.open_stream(mapped).read_all()
+
+
+@contextlib.contextmanager
+def _intact(file: Path) -> Iterator[None]:
+    """Whatever Arrow raises on a damaged file as a DataError."""
+    pa = _pyarrow()
+    try:
+        yield
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DataError(f"{file} cannot be read: {reason}.", which=file, hint="Write it again.") from error
+
+
+def _from_hugging_face(source: Any) -> Frame:
+    arrow = source.with_format("arrow")
+    features = source.features or {}
+    names = {field: getattr(getattr(feature, "feature", feature), "names", None) for field, feature in features.items()}
+    sliced = (lambda row: arrow[row : row + 1]) if hasattr(source, "__len__") else None
+    fields = source.column_names or list(features)
+    return _from_arrow("Dataset", fields, lambda: arrow.iter(PICTURES), sliced, classes=names)
+
+
+def _from_arrow(
+    name: str,
+    schema: Any,
+    batches: Callable[[], Any],
+    one_row: Callable[[int], Any] | None = None,
+    *,
+    store: Callable[[str], Store] | None = None,
+    classes: Mapping[str, Sequence[str] | None] | None = None,
+    rows: int = 0,
+) -> Frame:
+    """Batches of Arrow columns. Pictures are read with `store`, or from one row at a time, or kept if neither is given.
+
+    `classes`: the names of the classes that the numbers of a column stand for. `rows`: their number, where the vectors of
+    all batches are to be collected in one array.
+    """
+    fields = list(getattr(schema, "names", schema))
+    known = dict(classes if classes is not None else _classes_in(getattr(schema, "metadata", None)))
+    stores: dict[str, Store] = {}
+
+    def store_of(column: str) -> Store | None:
+        if column not in stores and (store is not None or one_row is not None):
+            stores[column] = store(column) if store is not None else _Rows(one_row, column)  # type: ignore[arg-type]
+        return stores.get(column)
+
+    def records(wanted: set[str]) -> Iterator[Record]:
+        start = 0
+        matrices: dict[str, NDArray[np.float32]] = {}
+        for batch in batches():
+            columns: dict[str, Any] = {}
+            for field in fields:
+                column = batch.column(field)
+                if _is_binary(column.type):
+                    columns |= {field: _pictures(column, store_of(field), start)} if field in wanted else {}
+                    continue
+                values = plain(column)
+                if isinstance(values, np.ndarray) and values.ndim == 2:
+                    if field not in wanted | {"labels"}:
+                        continue
+                    if rows and field in wanted:
+                        values = collect(matrices, field, values, start)
+                columns[field] = _named(values, known.get(field))
+            for cells in zip(*columns.values(), strict=True):
+                yield dict(zip(columns, map(_simple, cells), strict=True))
+            start += batch.num_rows
+
+    def collect(matrices: dict[str, NDArray[np.float32]], field: str, values: NDArray[Any], start: int) -> NDArray[Any]:
+        if field not in matrices:
+            matrices[field] = np.empty((rows, values.shape[1]), np.float32)
+        matrix = matrices[field]
+        if matrix.shape[1] != values.shape[1]:
+            return values
+        matrix[start : start + len(values)] = values
+        return matrix[start : start + len(values)]
+
+    return Frame(name, fields, records)
+
+
+def _is_binary(kind: Any) -> bool:
+    """Whether a column of this Arrow type may hold the files of pictures."""
+    types = _pyarrow().types
+    if types.is_struct(kind):
+        return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _pictures(column: Any, store: Store | None, start: int) -> list[Any]:
+    """The pictures of a column of bytes, or of Hugging Face's records of bytes and path, without reading the bytes."""
+    if store is None:
+        return [as_picture(cell) for cell in column.to_pylist()]
+    array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    parts = [column.type.field(i).name for i in range(column.type.num_fields)]  # of a record; none of bytes
+    given = (array.field("bytes") if parts else array).is_valid().to_pylist()
+    paths = array.field("path").to_pylist() if "path" in parts else [None] * len(given)
+    return [
+        Stored(store, start + row) if has else path for row, (has, path) in enumerate(zip(given, paths, strict=True))
+    ]
+
+
+def _simple(value: Any) -> Any:
+    """A cell as text, a number, a list or a vector; a date, for example, as text."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, str | int | float | list | np.ndarray | Stored):
+        return None if is_missing(value) else value
+    return str(value)
+
+
+def _named(values: Any, names: Sequence[str] | None) -> Any:
+    """Classes by name instead of number, one or several per cell."""
+    if names is None:
+        return values
+    cells = values.tolist() if isinstance(values, np.ndarray) else values
+    return [
+        None
+        if cell is None
+        else [names[i] for i in cell]
+        if isinstance(cell, list)
+        else names[cell]
+        if cell >= 0
+        else None
+        for cell in cells
+    ]
+
+
+def _classes_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Sequence[str] | None]:
+    """The names of classes that Hugging Face writes into the files of its data sets."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        return {field: (feature.get("feature") or feature).get("names") for field, feature in features.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+# -- WebDataset -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tar:
+    """The pictures of an uncompressed .tar, read by their place in it."""
+
+    file: Path
+
+    def read(self, key: tuple[int, int]) -> bytes:
+        with open(self.file, "rb") as file:
+            file.seek(key[0])
+            return file.read(key[1])
+
+
+def _open_tar(file: Path) -> Frame:
+    """One sample per row: files of the same name, such as 00017.jpg, 00017.txt and 00017.json."""
+
+    def records(wanted: set[str]) -> Iterator[Record]:
+        store = _Tar(file)
+        name, sample = "", Record()
+        try:
+            with tarfile.open(file, "r:") as tar:
+                for member in tar:
+                    key, _, suffix = member.name.rpartition("/")[2].partition(".")
+                    if not member.isfile() or not key:
+                        continue
+                    if key != name and sample:
+                        yield sample
+                    if key != name:
+                        name, sample = key, {"id": f"{file.stem}/{key}", "image": None, "text": None}
+                    if f".{suffix.lower()}".endswith(IMAGE_SUFFIXES):
+                        sample["image"] = Stored(store, (member.offset_data, member.size))
+                    elif PurePosixPath(member.name).suffix in (".txt", ".json", ".cls"):
+                        content = tar.extractfile(member)
+                        _add(sample, suffix, (content.read() if content else b"").decode(errors="replace"), file)
+                    tar.members.clear()  # type: ignore[attr-defined] # tarfile keeps all of them otherwise
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise DataError(
+                f"{file} cannot be read as an uncompressed .tar: {error}.",
+                which=file,
+                hint="Get it again, or decompress it.",
+            ) from error
+        if sample:
+            yield sample
+
+    first = next(records(set()), None)
+    if first is None:
+        raise DataError(f"{file} holds no samples.", which=file, hint="Give files such as 0.jpg, 0.txt and 0.json.")
+    return Frame(file.name, list(first), records)
+
+
+def _add(sample: Record, suffix: str, content: str, file: Path) -> None:
+    """A file of a sample: its text, its class, or what else is known about it."""
+    if suffix == "txt":
+        sample["text"] = content
+    elif suffix == "cls":
+        sample["labels"] = content.strip()
+    else:
+        try:
+            about = parse_json(content)
+        except ValueError as error:
+            raise DataError(f"{file}: the JSON of {sample['id']} cannot be read ({error}).", which=file) from error
+        cells = about.items() if isinstance(about, dict) else ()
+        sample["text"] = sample["text"] or dict(cells).get("caption")
+        sample |= {
+            key: cell for key, cell in cells if key not in ("id", "image", "text") and not isinstance(cell, dict)
+        }
