@@ -35,9 +35,10 @@ from PIL import Image
 
 import dcmh
 from dcmh import codes
+from dcmh.data.columns import PICTURE_SIZE
 from dcmh.evaluation import metrics
 from dcmh.inputs import features, images
-from dcmh.inputs.decoding import BATCH, SIZE, decoded_batches
+from dcmh.inputs.decoding import BATCH, decoded_batches
 from dcmh.methods import load
 from dcmh.networks import efficientnet
 from dcmh.search import SearchIndex
@@ -61,8 +62,8 @@ def in_parts(way: Callable[[Pixels], Any], size: int) -> Way:
 def torch_ways() -> dict[str, Callable[[], Way]]:
     """What makes each way; made only when needed, as memory is measured in a process of its own."""
 
-    def network() -> efficientnet.EfficientNetLite0:
-        return efficientnet.load_imagenet(efficientnet.EfficientNetLite0()).eval()
+    def network() -> efficientnet.EfficientNetLite:
+        return efficientnet.load_imagenet(efficientnet.EfficientNetLite()).eval()
 
     def plain(size: int) -> Way:
         eager = network()
@@ -109,7 +110,7 @@ def other_ways(folder: Path) -> dict[str, Callable[[], Way]]:
 
     def export() -> None:
         if not path.exists():
-            network = efficientnet.fuse(efficientnet.load_imagenet(efficientnet.EfficientNetLite0()))
+            network = efficientnet.fuse(efficientnet.load_imagenet(efficientnet.EfficientNetLite()))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.onnx.export(
@@ -204,7 +205,7 @@ def decode(executor: Executor, sources: list[bytes]) -> float:
 
 
 def _decoded(source: bytes) -> Pixels:
-    return images.decode(source, SIZE)
+    return images.decode(source, PICTURE_SIZE)
 
 
 def _file(data: dcmh.Dataset, row: int) -> bytes:

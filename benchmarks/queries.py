@@ -10,6 +10,13 @@ indexed: they determine which hits are relevant. Every number comes from SearchI
 P@10 is the share of the first ten hits that carry the label a word stands for, over labels with ten photos or more; R@10 the
 share of captions that find their own photo among the first ten. A query of the last table has an answer if five of the first
 ten hits are relevant by their captions and labels, which are read by the rules beside each query.
+
+Excluded words are measured by `X -Y` for the 40 ordered pairs of labels that share the most photos, of those with at least 20
+photos of X without Y: the shares of the first ten hits that carry X and Y, photos alone, with captions, and with the labels
+indexed as well. A word with an example, `Y --like PHOTO`, is measured by pairs of labels in the same way: the photo carries X and
+not Y, and hits should carry both.
+
+    python benchmarks/queries.py coco12k --model coco12k.model --only parts     # only these two
 """
 
 from __future__ import annotations
@@ -99,25 +106,27 @@ NATURAL: Sequence[tuple[str, str]] = (
 )
 
 
-def bare(data: dcmh.Dataset, *, texts: bool) -> dcmh.Dataset:
-    """Photos, with captions or without, and never with labels."""
+def bare(data: dcmh.Dataset, *, texts: bool, labels: bool = False) -> dcmh.Dataset:
+    """Photos, with captions or without, and without labels unless they are wanted."""
     columns: dict[str, Any] = {"image": data.image}
     if texts:
         columns["text"] = data.text
-    return dcmh.Dataset(columns, ids=data.ids, name="photos")
+    named = {"labels": data.labels, "label_names": data.label_names} if labels else {}
+    return dcmh.Dataset(columns, ids=data.ids, name="photos", **named)
 
 
 class Searched:
     """An index of some photos, in a folder of its own, and their labels."""
 
-    def __init__(self, model: Path | None, data: dcmh.Dataset, *, texts: bool) -> None:
+    def __init__(self, model: Path | None, data: dcmh.Dataset, *, texts: bool, labels: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        self.index = SearchIndex.build(model, bare(data, texts=texts), Path(self._folder.name) / "photos.dcmh")
+        photos = bare(data, texts=texts, labels=labels)
+        self.index = SearchIndex.build(model, photos, Path(self._folder.name) / "photos.dcmh")
         self.rows = {name: row for row, name in enumerate(data.ids)}
         self.data = data
 
-    def first(self, text: str, k: int = 10) -> list[int]:
-        return [self.rows[hit.name] for hit in self.index.search(text=text, k=k)]
+    def first(self, text: str, k: int = 10, **more: Any) -> list[int]:
+        return [self.rows[hit.name] for hit in self.index.search(text=text, k=k, **more)]
 
     def precision(self, words: dict[str, str]) -> float:
         """Mean P@10 of words, each with the label that it stands for."""
@@ -165,6 +174,52 @@ def shown_against_true(
     return table
 
 
+def label_pairs(labels: Any, count: int = 40, least: int = 20) -> list[tuple[int, int]]:
+    """The ordered pairs of labels that share the most photos, where at least so many photos carry the first alone."""
+    shared = labels.T.astype(int) @ labels.astype(int)
+    total = labels.sum(0)
+    columns = range(labels.shape[1])
+    pairs = [(x, y) for x in columns for y in columns if x != y and total[x] - shared[x, y] >= least]
+    return sorted(pairs, key=lambda pair: (-shared[pair], pair))[:count]
+
+
+def without(searched: Searched, *, excluded: bool = True) -> tuple[float, float]:
+    """The shares of the first ten hits of `X -Y` that carry X and Y; of `X` alone unless `excluded`."""
+    data, found = searched.data, []
+    for x, y in label_pairs(data.labels):
+        names = [f'"{name}"' if " " in name else name for name in (data.label_names[x], data.label_names[y])]
+        rows = searched.first(f"{names[0]} -{names[1]}" if excluded else names[0])
+        found.append((data.labels[rows, x].mean(), data.labels[rows, y].mean()))
+    return float(np.mean([x for x, _ in found])), float(np.mean([y for _, y in found]))
+
+
+def with_example(searched: Searched, *, word: bool = True, example: bool = True) -> float:
+    """The share of the first ten hits of `Y --like PHOTO`, with a photo of X without Y, that carry X and Y."""
+    data, found = searched.data, []
+    ids = {item.name: item.id for item in searched.index.store.items()}
+    for x, y in label_pairs(data.labels, 400)[::4]:
+        alone = np.flatnonzero((data.labels[:, x] > 0) & (data.labels[:, y] == 0))
+        photo = ids[data.ids[int(np.random.default_rng(80 * x + y).choice(alone))]]
+        rows = searched.first(data.label_names[y] if word else None, like=[photo] if example else ())
+        found.append(float((data.labels[rows, x] & data.labels[rows, y]).mean()))
+    return float(np.mean(found))
+
+
+def report_parts(model: Path, database: dcmh.Dataset, unseen: dcmh.Dataset) -> None:
+    print("| query | hits carry | photos alone | with captions | with labels as well |\n|---|---|---|---|---|")
+    kinds = ({"texts": False}, {"texts": True}, {"texts": True, "labels": True})
+    for title, data in (("", database), (", unseen photos", unseen)):
+        indexes = [Searched(model, data, **kind) for kind in kinds]
+        for excluded in (False, True):
+            shares = [without(searched, excluded=excluded) for searched in indexes]
+            for row, name in enumerate("XY"):
+                cells = " | ".join(f"{share[row]:.3f}" for share in shares)
+                print(f"| `{'X -Y' if excluded else 'X'}`{title} | {name} | {cells} |", flush=True)
+        for query, given in (("Y", {"example": False}), ("--like PHOTO", {"word": False}), ("Y --like PHOTO", {})):
+            cells = " | ".join(f"{with_example(searched, **given):.3f}" for searched in indexes[:2])
+            print(f"| `{query}`{title} | X and Y | {cells} | |", flush=True)
+
+
 def relevant(data: dcmh.Dataset, row: int, rule: str) -> bool:
     said = {*index_words(data.text.values[row])}
     said |= {w for column in np.flatnonzero(data.labels[row]) for w in index_words(data.label_names[column])}
@@ -199,6 +254,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", type=Path, help="of 2,000 queries and 5,000 training items, seed 0")
     parser.add_argument("--starter", action="store_true")
+    parser.add_argument("--only", choices=["parts"], help="queries that exclude or combine")
     parser.add_argument("--text-encoder", default="use-multilingual")
     options = parser.parse_args()
     data = dcmh.load_dataset(str(options.data))
@@ -214,7 +270,11 @@ def main() -> None:
             held_out = calibration.measure(learned, split)
             report = dcmh.evaluate(learned, split).to_json() | {calibration.HELD: held_out}
             learned.save(model, extra={"report.json": dcmh.methods.folder.json.dumps(report)})
-        report_all(model, data, split)
+        unseen = split.database.take(~np.isin(split.database.ids, split.train.ids))
+        if options.only is None:
+            report_all(model, data, split)
+            print()
+        report_parts(model, split.database, unseen)
 
 
 def report_all(model: Path, data: dcmh.Dataset, split: dcmh.Split) -> None:

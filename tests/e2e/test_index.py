@@ -8,13 +8,16 @@ import re
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from commands import QUICK, finish, left_behind, spawn
+from starlette.testclient import TestClient
 
 import dcmh
 from dcmh.errors import DCMHError, ModelError
 from dcmh.search import SearchIndex
+from dcmh.service import create_app
 from dcmh.stores.local import layout
 from dcmh.stores.local.catalogue import Catalogue
 from toy_photos import write_photos
@@ -35,7 +38,10 @@ def test_new_then_unchanged_then_what_changed(cli, indexed, photos, tmp_path):
         "Wrote photos.dcmh: 40 items (40 by image, 40 by text), 10 kB of codes. Any words can be searched for (text encoder "
         "use-multilingual)." in indexed.err
     )
-    assert "Next: dcmh search photos.dcmh " in indexed.last
+    assert indexed.err.splitlines()[-2:] == [
+        "Next: dcmh search photos.dcmh 'dog on the beach'",
+        "or in a browser: dcmh serve photos.dcmh",
+    ]
     assert left_behind(tmp_path) == ["photos", "photos.dcmh"]
     files = ["catalogue.json", "catalogue.sqlite", "codes", "index.json", "lock", "model"]
     assert left_behind(tmp_path / "photos.dcmh") == files
@@ -51,6 +57,38 @@ def test_new_then_unchanged_then_what_changed(cli, indexed, photos, tmp_path):
     assert [record[name] for name in ("new", "changed", "moved", "gone", "unchanged")] == [1, 1, 1, 1, 37]
     assert (record["items"], record["codes"], record["skipped"]) == (40, {"image": 40, "text": 40}, [])
     assert cli("index", "photos").out == "0 new, 0 changed, 0 gone, 40 unchanged.\n"
+
+
+def test_photos_that_the_table_does_not_list(cli, photos, toy_model):
+    shutil.copy(photos / "000.png", photos / "extra.png")
+    asked = ("index", "photos", "--model", toy_model, "--device", "cpu", "--json")
+    answer = cli(*asked, "--out", "all.dcmh")
+    note = "Not listed in captions.csv: 1 picture (extra.png), kept without text (--only-listed leaves them out)."
+    assert f"photos: {note}\n" in answer.err
+    record = json.loads(answer.out)
+    assert note in record["notes"]
+    assert record["codes"] == {"image": 41, "text": 40}
+    assert json.loads(cli(*asked, "--out", "listed.dcmh", "--only-listed").out)["codes"] == {"image": 40, "text": 40}
+    assert cli("index", "photos/captions.csv", "--out", "listed.dcmh", "--only-listed").out.endswith("40 unchanged.\n")
+
+
+def test_words_of_folders_find_photos_without_captions(cli, photos, toy_model):
+    (photos / "captions.csv").unlink()
+    (photos / "2019 Zanzibar").mkdir()
+    for name in ("001.png", "002.png"):
+        (photos / name).rename(photos / "2019 Zanzibar" / name)
+    answer = cli("index", "photos", "--model", toy_model, "--device", "cpu")
+    assert "photos: No captions: the names of folders serve as words.\n" in answer.err
+    hits = json.loads(cli("search", "photos.dcmh", "zanzibar", "-k", "3", "--json").out)["hits"]
+    assert [hit["words"] for hit in hits] == [["zanzibar"], ["zanzibar"], []]
+    assert {hit["name"] for hit in hits[:2]} == {"2019 Zanzibar/001.png", "2019 Zanzibar/002.png"}
+    assert [(hit["text"], hit["precision"]) for hit in hits[:2]] == [(None, None)] * 2
+    (photos / "2019 Zanzibar").rename(photos / "Cairo")
+    assert "2 moved" in cli("index", "photos").out
+    hits = json.loads(cli("search", "photos.dcmh", "cairo", "-k", "2", "--json").out)["hits"]
+    assert [hit["words"] for hit in hits] == [["cairo"], ["cairo"]]
+    hits = json.loads(cli("search", "photos.dcmh", "zanzibar", "--json").out)["hits"]
+    assert not any(hit["words"] for hit in hits)
 
 
 def test_an_index_where_a_model_is_asked_for(cli, indexed, tmp_path):
@@ -167,7 +205,7 @@ def test_another_model_is_refused_with_the_command_that_rebuilds(cli, indexed, t
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
         f"photos.dcmh was built with model {prints[0][:4]}, not {prints[1][:4]}. "
-        "Rebuild: dcmh index photos --model other.model --rebuild\n"
+        "Upgrade it: dcmh index photos --model other.model --upgrade\n"
     )
     assert cli("index", "photos", "--model", "other.model", "--rebuild").out.startswith("40 new")
 
@@ -178,7 +216,8 @@ class TestRefusals:
         [
             (
                 ("empty", "--model", "MODEL"),
-                "No images in empty/ (looked for jpg, png, webp, gif, bmp, tiff, also in subfolders). Is it the right folder?",
+                "No images in empty/ (looked for jpg, png, webp, gif, bmp, tiff, avif, heic, also in subfolders). "
+                "It is empty. Is it the right folder?",
             ),
             (
                 ("photos", "--model", "photos"),
@@ -236,7 +275,7 @@ class TestRefusals:
             answer = cli(*command)
             assert (answer.code, answer.out) == (1, "")
             assert answer.last == (
-                "photos.dcmh has format 3; this dcmh (0.1.0) reads up to 1. Upgrade: pip install -U dcmh"
+                f"photos.dcmh has format 3; this dcmh ({dcmh.__version__}) reads up to 1. Upgrade: pip install -U dcmh"
             )
 
 
@@ -262,7 +301,7 @@ def test_info_tells_changes_through_the_service_from_an_unfinished_run(cli, inde
         record = json.loads(cli("info", "photos.dcmh", "--json").out)
         assert (record["items"], record["codes"]) == (39, {"image": 39, "text": 39})
         assert record["state"] == "ready; changed since dcmh index ran, by dcmh serve or a program"
-    assert "state     ready\n" in cli("info", "photos.dcmh").out  # the service writes the codes as it ends
+    assert "state       ready\n" in cli("info", "photos.dcmh").out  # the service writes the codes as it ends
 
     commit = Update._commit
 
@@ -275,10 +314,10 @@ def test_info_tells_changes_through_the_service_from_an_unfinished_run(cli, inde
         patch.setattr(Update, "_commit", stop)
         assert cli("index", "photos").code == 130
     for _ in range(2):  # a search that writes the codes does not finish the run
-        assert "state     unfinished: run dcmh index again\n" in cli("info", "photos.dcmh").out
+        assert "state       unfinished: run dcmh index again\n" in cli("info", "photos.dcmh").out
         assert cli("search", "photos.dcmh", "sunny").code == 0
     assert cli("index", "photos").code == 0
-    assert "state     ready\n" in cli("info", "photos.dcmh").out
+    assert "state       ready\n" in cli("info", "photos.dcmh").out
 
 
 def committed(folder):
@@ -311,3 +350,32 @@ def test_ctrl_c_keeps_what_was_encoded_and_says_how_to_go_on(toy_model, tmp_path
         kept = len(index)
     answer = finish(spawn("index", "photos", cwd=tmp_path))
     assert answer.out == f"{40 - kept} new, 0 changed, 0 gone, {kept} unchanged.\n"
+
+
+def test_the_first_bits_of_a_nested_model(cli, photos, tmp_path):
+    assert (
+        cli("train", "photos", *QUICK[:4], "--bits", "32", "--nested", "--device", "cpu", "--out", "nested").code == 0
+    )
+    answer = cli("index", "photos", "--model", "nested", "--bits", "16", "--out", "short", "--device", "cpu")
+    assert answer.code == 0
+    assert "(dcmh, 16 bits)" in answer.err
+    assert cli("index", "photos", "--model", "nested", "--bits", "16", "--out", "short").out.endswith("40 unchanged.\n")
+    assert cli("search", "short", "red circle").code == 0
+    assert cli("info", "short").code == 0
+    assert json.loads(cli("evaluate", "nested", "--bits", "16", "--json").out)["bits"] == 16
+    answer = cli("index", "photos", "--model", "nested", "--bits", "24", "--out", "other")
+    assert (answer.code, "16, 32 bits, not of 24" in answer.err) == (1, True)
+    assert "Name the model" in cli("index", "photos", "--bits", "16").err
+
+
+def test_a_model_of_good_quality_from_training_to_a_query_picture(cli, photos, tmp_path):
+    assert cli("train", "photos", *QUICK, "--quality", "good", "--out", "good").code == 0
+    assert json.loads(cli("info", "good", "--json").out)["parameters"]["quality"] == "good"
+    assert cli("index", "photos", "--model", "good", "--out", "found", "--device", "cpu").code == 0
+    hits = json.loads(cli("search", "found", str(photos / "000.png"), "-k", "3", "--json").out)["hits"]
+    assert "000.png" in [Path(hit["path"]).name for hit in hits if hit["distance"] == 0]
+    with TestClient(
+        create_app(tmp_path / "found"), base_url="http://localhost"
+    ) as client:  # which decodes in a sandbox
+        answer = client.post("/api/search", files={"image": (photos / "000.png").read_bytes()}).json()
+    assert answer["hits"][0]["distance"] == 0

@@ -71,6 +71,35 @@ def test_data_says_what_is_in_a_folder(cli, tmp_path):
     assert json.loads(cli("info", "photos", "--json").out) == {"path": "photos", "kind": "data", **record}
 
 
+def test_data_says_what_is_in_any_folder(cli, tmp_path):
+    folder = tmp_path / "my photos"
+    (folder / "@eaDir").mkdir(parents=True)
+    for name in ("clip.mp4", "new\nline.pdf", "readme.txt"):
+        (folder / name).touch()
+    answer = cli("data", "my photos", "--check")
+    assert answer.code == 0
+    assert answer.out.splitlines() == [
+        "name      my photos",
+        "items     0",
+        "labels    none",
+        "not read  1 PDF file (new\\nline.pdf), 1 text file (readme.txt), 1 video (clip.mp4)",
+        "left out  1 hidden or system folder (@eaDir)",
+    ]
+    assert answer.err.splitlines() == [
+        "not read new\\nline.pdf: PDF file",
+        "not read readme.txt: text file",
+        "not read clip.mp4: video",
+        "There are no pictures to index.",
+    ]
+    write_photos(folder, 3)
+    (folder / "captions.csv").unlink()
+    answer = cli("data", "my photos")
+    assert "text      none\nlabels    none\n" in answer.out
+    assert answer.last == "Next: dcmh index 'my photos'"
+    record = json.loads(cli("info", "my photos", "--json").out)
+    assert (record["items"], record["not_read"]["video"]) == (3, ["clip.mp4"])
+
+
 def test_methods_are_listed_with_their_papers(cli):
     rows = {row["name"]: row for row in json.loads(cli("methods", "--json").out)}
     assert rows["dcmh"]["labels"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -119,6 +120,45 @@ def test_paths_for_other_programs(ask, place):
     assert all(path.startswith(f"{place}/photos/") for path in paths)
 
 
+def test_words_are_excluded_also_without_quotes(ask):
+    answer = ask("sea", "-night", "-k", "40", "--json")
+    record = json.loads(answer.out)
+    assert record["query"]["without"] == ["night"]
+    assert record["hits"]
+    assert not any("night" in hit["labels"] for hit in record["hits"])
+    assert json.loads(ask("sea without night", "-k", "40", "--json").out)["hits"] == record["hits"]
+    assert "without: night" in ask("-night").err
+    assert ask("sea", "-night", "--at-least", "0.5").last.startswith(
+        "The precision of hits was not measured for queries"
+    )
+
+
+def test_words_with_a_picture_and_examples_within_a_filter(ask):
+    options = (
+        "--image",
+        "photos/003.png",
+        "--like",
+        "5",
+        "--like",
+        "005.png",
+        "--unlike",
+        "7",
+        "--label",
+        "sea",
+        "-k",
+        "40",
+    )
+    record = json.loads(ask("noon", *options, "--json").out)
+    assert record["query"]["image"] == "photos/003.png"
+    assert (record["query"]["like"], record["query"]["unlike"]) == ([5, 6], [7])
+    assert record["query"]["filter"] == {"labels": ["sea"]}
+    assert all("sea" in hit["labels"] and hit["id"] not in (5, 6, 7) for hit in record["hits"])
+    lines = list(csv.DictReader(io.StringIO(ask("noon", *options, "--csv").out)))
+    assert [int(line["id"]) for line in lines] == [hit["id"] for hit in record["hits"]]
+    assert [line["path"] for line in lines] == [hit["path"] for hit in record["hits"]]
+    assert ask("noon", *options, "-0").out.split("\0")[:-1] == [hit["path"] for hit in record["hits"]]
+
+
 def test_nothing_within_the_radius_says_what_is_nearest(ask):
     hits = json.loads(ask("sunny noon", "-k", "40", "--in", "image", "--json").out)["hits"]
     first = min(hits, key=lambda hit: (hit["distance"], hit["id"]))
@@ -151,7 +191,12 @@ def test_nothing_within_the_radius_says_what_is_nearest(ask):
         (("sunny", "-k", "0"), 1, "k must be a whole number of at least 1, not 0."),
         (("sunny", "--in", "sound"), 1, "The index has no 'sound' codes. It has: image, text."),
         (("sunny", "--raduis", "3"), 2, "Unknown option: --raduis. Did you mean --radius? Try: dcmh search --help"),
-        ((), 2, 'Command "search" parameter QUERY requires an argument. Try: dcmh search --help'),
+        ((), 1, "Say what to search for: words, a picture, --image or --like."),
+        (("sunny", "--label", "nothing"), 0, "None of the 40 items of photos.dcmh passes the filter."),
+        (("sunny", "--since", "soon"), 1, "Not a date: 'soon'. Write a year, a month, a day or a time"),
+        (("sunny", "--where", "stars"), 1, "Not a condition: 'stars'. Write COLUMN = != < <= > >= VALUE"),
+        (("sunny", "--like", "999"), 1, "There is no item 999 in photos.dcmh."),
+        (("sunny", "--like", "a.png"), 1, "There is no item a.png in photos.dcmh. Give an id, which --csv shows."),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(ask, arguments, code, says):
@@ -164,9 +209,9 @@ def test_what_cannot_be_answered_is_one_line(ask, arguments, code, says):
 def test_what_is_no_index_is_one_line(cli, place, toy_model, monkeypatch):
     monkeypatch.chdir(place)
     for folder, says in (
-        ("photos", "photos is not a dcmh index (no index.json). Make one: dcmh index photos --model MODEL"),
+        ("photos", "photos is not a dcmh index (no index.json). Did you mean photos.dcmh?"),
         (toy_model, f"{toy_model} is not a dcmh index (no index.json). It is a model. Make an index with it: "),
-        ("none", "There is no index none. Make one: dcmh index DATA --model MODEL --out none"),
+        ("none", "There is no index none. Make one: dcmh index DATA --out none"),
     ):
         answer = cli("search", folder, "sunny")
         assert (answer.code, answer.out) == (1, "")

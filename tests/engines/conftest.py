@@ -14,10 +14,19 @@ from toy_photos import cheap, load, write_pairs
 numbers = itertools.count()
 
 
+SLOW = {  # Milvus waits in them for 15 s or longer; they also run with PostgreSQL, or another one does the same with Milvus
+    "test_fine_vectors_are_fetched_once[milvus]",
+    "test_approximate_searches_say_what_they_miss[milvus]",
+    "test_an_older_collection[milvus-add]",
+}
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if "/engines/" in str(item.path):
             item.add_marker(pytest.mark.engines)
+        if item.name in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,7 +21,7 @@ def files(tmp_path):
     random = np.random.default_rng(0)
     paths = []
     for i in range(11):
-        paths.append(tmp_path / f"{i} ä.png")
+        paths.append(tmp_path / f"{i} ä.{'heic' if i == 3 else 'avif' if i == 4 else 'png'}")
         Image.fromarray(random.integers(0, 256, (20 + i, 31, 3), np.uint8)).save(paths[-1])
     (tmp_path / "bad.jpg").write_text("no picture")
     return [*paths[:6], tmp_path / "bad.jpg", *paths[6:]]

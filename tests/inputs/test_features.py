@@ -1,6 +1,7 @@
 """Frozen features: the network's own, computed once for a content, bad files told apart."""
 
 import os
+import sqlite3
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from PIL import Image
 
 from dcmh.data import Images
 from dcmh.data.benchmarks.toy import toy
-from dcmh.errors import DataError
+from dcmh.errors import DataError, StorageError
 from dcmh.inputs import features
+from dcmh.inputs.views import FeatureView, recorded_size
 from dcmh.networks import backbone
+from dcmh.util.cache import VectorStore
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +117,31 @@ def test_no_pictures_have_no_features():
     cpu = torch.device("cpu")
     network = features.frozen("efficientnet-lite0", None, cpu)
     assert features.run(network, np.zeros((0, 224, 224, 3), np.uint8), cpu).shape == (0, 1280)
+
+
+def test_a_cache_on_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
+    class Small(sqlite3.Connection):
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
+            self.execute("PRAGMA max_page_count = 8")
+
+    monkeypatch.setenv("DCMH_HOME", str(tmp_path))
+    store = VectorStore("features", "x")
+    store.put([(b"0" * 16, np.zeros(4, np.float32))])
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Small))
+    with pytest.raises(StorageError, match="full") as raised:
+        store.put([(bytes([row]) * 16, np.zeros(1280, np.float32)) for row in range(20)])
+    assert raised.value.state == "full"
+    assert "DCMH_HOME" in str(raised.value)
+    assert list(store.get([b"0" * 16])) == [b"0" * 16]
+
+
+def test_networks_of_another_size_have_their_own_cache(pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("DCMH_HOME", str(tmp_path))
+    view = FeatureView("efficientnet-lite2", device="cpu").fit(pictures)
+    assert view(pictures).shape == (6, view.width)
+    assert [file.name.rpartition("-")[0] for file in (tmp_path / "features").iterdir()] == ["efficientnet-lite2"]
+    record = view.save(tmp_path, "image")
+    assert (record["size"], recorded_size(record), recorded_size({})) == (256, 256, 224)
+    assert "size" not in FeatureView().save(tmp_path, "image")  # older models keep their fingerprint

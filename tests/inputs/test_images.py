@@ -77,6 +77,61 @@ def test_large_jpegs_look_the_same_when_decoded_small():
     assert abs(fast - whole).mean() < 3
 
 
+@pytest.mark.parametrize("form", ["AVIF", "HEIF"])
+def test_avif_and_heic(form, tmp_path):
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn, which these formats also store outside of the EXIF data
+    photo = Image.fromarray(smooth(48, 64))
+    data = encoded(photo, form, quality=95)
+    (tmp_path / "a.jpg").write_bytes(data)
+    expected = images.decode(smooth(48, 64), SIZE).astype(int)
+    for source in (data, tmp_path / "a.jpg"):
+        assert images.inspect(source) == (form, 48 * 64)
+        assert abs(images.decode(source, SIZE) - expected)[..., :2].mean() < 4
+    with Image.open(io.BytesIO(images.thumbnail(data, 32))) as small:
+        assert (small.format, small.size) == ("JPEG", (32, 24))
+    upright = images.decode(encoded(photo, form, quality=95, exif=turned.tobytes()), SIZE)
+    assert abs(upright - np.rot90(expected, -1))[..., :2].mean() < 4
+    for damaged in (data[:100], data[: len(data) // 2], data[:40] + b"\xff" * 40 + data[80:]):
+        with pytest.raises(ImageError):
+            images.decode(damaged, SIZE)
+
+
+@pytest.mark.parametrize("form", ["AVIF", "HEIF"])
+def test_the_limit_holds_for_avif_and_heic_before_they_are_decoded(form, monkeypatch):
+    data = encoded(Image.new("RGB", (1500, 1400)), form)
+    monkeypatch.setattr(images, "MAX_MEGAPIXELS", 2)
+    with pytest.raises(ImageError, match="2 megapixels, more than the limit of 2"):
+        images.decode(data, SIZE)
+
+
+def test_heic_without_the_extra(monkeypatch):
+    monkeypatch.setattr(images, "FORMATS", images.FORMATS[:-1])
+    with pytest.raises(ImageError, match=r'a HEIC file, which needs: pip install "dcmh\[heic\]"'):
+        images.decode(encoded(Image.new("RGB", (8, 8)), "HEIF"), SIZE)
+
+
+def test_pil_images(tmp_path):
+    """They count as what their file holds: upright, on white, and with the same limits."""
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(smooth(40, 64)).save(tmp_path / "a.png", exif=turned)
+    with Image.open(tmp_path / "a.png") as picture:
+        np.testing.assert_array_equal(images.decode(picture, SIZE), images.decode(tmp_path / "a.png", SIZE))
+        assert images.thumbnail(picture, 16) == images.thumbnail(tmp_path / "a.png", 16)
+        assert picture.size == (64, 40)  # it is left as it was
+    clear = Image.new("RGBA", (SIZE, SIZE), (0, 0, 0, 0))
+    assert (images.decode(clear, SIZE) == 255).all()
+    column = Images([clear, None])
+    assert column.observed.tolist() == [True, False]
+    assert column.path(0) is None
+    assert images.unreadable(column) == []
+    assert images.content_hash(clear) != images.content_hash(Image.new("RGBA", (SIZE, SIZE)).convert("RGB"))
+    (tmp_path / "b.jpg").write_bytes(encoded(Image.fromarray(noise(64, 64)), "JPEG")[:1000])
+    with Image.open(tmp_path / "b.jpg") as picture, pytest.raises(ImageError, match="truncated"):
+        images.decode(picture, SIZE)
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(orientation):
     from PIL import ImageOps

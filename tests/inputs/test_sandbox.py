@@ -53,7 +53,7 @@ def process_of(box):
 
 def test_results_are_those_without_it(make, tmp_path):
     box = make()
-    for form in ("JPEG", "PNG", "GIF"):
+    for form in ("JPEG", "PNG", "GIF", "AVIF", "HEIF"):
         data = picture(form)
         (tmp_path / "a").write_bytes(data)
         for source in (data, tmp_path / "a"):
@@ -89,6 +89,14 @@ def test_a_picture_beyond_the_limits_ends_its_process_only(make, limits, message
     box.seconds = 20.0
     with box.open(picture()) as opened:
         assert opened.decode(64).shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize("form", ["AVIF", "HEIF"])
+def test_the_memory_of_avif_and_heic_is_limited(make, form):
+    file = io.BytesIO()
+    Image.new("RGB", (1600, 1400)).save(file, form)
+    with make(megabytes=8).open(file.getvalue()) as opened, pytest.raises(ImageError, match="takes more than 8 MB"):
+        opened.decode(64)
 
 
 def test_a_crash_of_the_decoder_is_an_error_of_the_picture(make):

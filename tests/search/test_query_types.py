@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import dcmh
 from dcmh.errors import DCMHError, QueryError
 from dcmh.search import SearchIndex
 
@@ -40,6 +42,18 @@ def test_a_damaged_npy(opened, tmp_path):
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4', ")
     with pytest.raises(QueryError, match=r"Cannot read the vector .*a\.npy: its header cannot be read"):
         opened.search(vector=tmp_path / "a.npy")
+
+
+def test_a_pil_image(index, model):
+    path = index.path_of(index.item(1))
+    with Image.open(path) as picture:
+        by_picture = index.search(image=picture, k=3)
+        codes = dcmh.load(model).encode(image=picture)
+        data = dcmh.Dataset.from_arrays(image=[picture, None], text=["a", "b"])
+    assert [hit.id for hit in by_picture] == [hit.id for hit in index.search(image=path, k=3)]
+    assert by_picture[0].distance == 0
+    np.testing.assert_array_equal(codes, dcmh.load(model).encode(image=[path]))
+    assert data["image"].observed.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("image", [5, 1.5, ["a.jpg"], object(), {"a": 1}])

@@ -118,8 +118,8 @@ def test_a_picture_that_cannot_be_read_is_an_error(index, tmp_path):
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ({}, "Give one of text, image and vector"),
-        ({"text": "a", "image": "b"}, "Give one of text, image and vector"),
+        ({}, "Give text, an image or a vector to search for, or examples"),
+        ({"image": "a", "vector": "b"}, "Give one of image and vector"),
         ({"text": "sunny", "k": 0}, "k must be a whole number of at least 1, not 0"),
         ({"text": "sunny", "radius": -1}, "radius must be a whole number of at least 0, not -1"),
         ({"text": "sunny", "modality": "sound"}, "has no 'sound' codes. It has: image, text."),

@@ -14,6 +14,7 @@ import pytest
 
 import dcmh
 from dcmh.errors import ParameterError, QueryError, UnknownWords
+from dcmh.index import numpy_kernels
 from dcmh.index.fine import FineIndex
 from dcmh.methods import fine as fine_space
 from dcmh.search import SearchIndex, calibration, rank
@@ -327,6 +328,19 @@ class TestFineIndex:
         some = index.scores_of(query, wanted)
         assert np.isnan(some[1])
         np.testing.assert_allclose(some[[0, 2]], (vectors @ query)[[3, 0]], rtol=1e-5)
+
+    def test_the_compiled_kernel_gives_those_of_numpy(self):
+        kernels = pytest.importorskip("dcmh.index.kernels")
+        chance = np.random.default_rng(1)
+        vectors = chance.integers(-127, 128, (5000, 37)).astype(np.int8)
+        query = chance.normal(size=37).astype(np.float32)
+        both = np.empty((2, 5000), np.float32)
+        kernels.products(vectors, query, both[0])
+        numpy_kernels.products(vectors, query, both[1])
+        np.testing.assert_allclose(both[0], both[1], rtol=1e-5, atol=1e-3)
+        again = np.empty(1, np.float32)
+        kernels.products(vectors[77:78], query, again)
+        assert again[0] == both[0, 77]  # wherever its row is
 
     def test_changes_leave_older_ones_alone(self, tmp_path):
         ids, vectors = self.vectors()

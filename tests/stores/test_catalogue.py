@@ -9,8 +9,9 @@ import threading
 import numpy as np
 import pytest
 
+from dcmh import __version__
 from dcmh.errors import BusyError, ModelError
-from dcmh.stores.base import Item, Skipped
+from dcmh.stores.base import Item, Skipped, item_words
 from dcmh.stores.local import catalogue as module
 from dcmh.stores.local.catalogue import Catalogue
 
@@ -103,6 +104,24 @@ def test_what_was_skipped(catalogue):
     assert catalogue.skipped() == {"bad.jpg": Skipped("empty file", 0, 5)}
 
 
+def test_the_items_with_a_word_follow_every_change(catalogue, tmp_path, monkeypatch):
+    put(catalogue, SEA, Item("two", text="the sea"), Item("three", text="a lake"))
+    assert catalogue.with_word("sea").tolist() == [1, 2]
+    assert catalogue.with_word("sea") is catalogue.with_word("sea")  # kept
+    other = Catalogue(tmp_path / "catalogue.sqlite")
+    put(other, Item("four", text="sea"))
+    assert catalogue.with_word("sea").tolist() == [1, 2, 4]
+    with pytest.raises(ZeroDivisionError), catalogue.writing():
+        catalogue.remove([1])
+        assert catalogue.with_word("sea").tolist() == [2, 4]
+        raise ZeroDivisionError
+    assert catalogue.with_word("sea").tolist() == [1, 2, 4]
+    monkeypatch.setattr(module, "KEPT_IDS", 3)
+    catalogue.with_word("lake")
+    assert list(catalogue._holders) == ["lake"]
+    other.close()
+
+
 def test_threads_share_it(catalogue):
     def work(name):
         for number in range(20):
@@ -130,7 +149,7 @@ def test_an_older_version_is_brought_up_to_date(catalogue, tmp_path, monkeypatch
     newer.close()
     monkeypatch.undo()
     last = len(module.MIGRATIONS)
-    message = rf"has a catalogue of version {last + 1}; this dcmh \(0.1.0\) reads up to {last}. Upgrade"
+    message = rf"has a catalogue of version {last + 1}; this dcmh \({__version__}\) reads up to {last}. Upgrade"
     with pytest.raises(ModelError, match=message):
         Catalogue(tmp_path / "catalogue.sqlite")
 
@@ -185,3 +204,13 @@ def test_a_closed_catalogue_says_that_it_is_closed(catalogue):
         with pytest.raises(ModelError, match=r"was closed\. Open it again") as caught:
             act()
         assert "damaged" not in str(caught.value)
+
+
+def test_the_words_of_an_item():
+    """Those of its text, or else of its folders, and of its labels."""
+    path = "holiday/Beaches/DCIM/1.jpg"
+    assert item_words(Item("a", path)) == ["holiday", "beach"]
+    assert item_words(Item("a", path, labels=("dogs",))) == ["holiday", "beach", "dog"]
+    assert item_words(Item("a", path, "two cats", ("dogs",))) == ["cat", "dog"]
+    assert item_words(Item("upload:1.jpg", "x/uploads/1.jpg", uploaded=True)) == []
+    assert item_words(Item("a", "/elsewhere/beach/1.jpg")) == []

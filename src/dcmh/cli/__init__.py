@@ -38,11 +38,21 @@ COMMANDS = {
         "Build an index of pictures and texts, or update it.",
         "dcmh index photos/ --model photos.model",
     ),
-    "search": ("Search by words or by a picture.", 'dcmh search photos.dcmh "dog beach"'),
+    "search": ("Search by words, by a picture, or by examples.", 'dcmh search photos.dcmh "dog beach"'),
     "serve": ("Serve a search page and an HTTP API for an index.", "dcmh serve photos.dcmh"),
+    "duplicates": (
+        "List copies of pictures, exact and near ones, with the one to keep.",
+        "dcmh duplicates photos.dcmh",
+    ),
+    "merge": ("Make one index of several that have the same model.", "dcmh merge a.dcmh b.dcmh --out both.dcmh"),
+    "mcp": ("Offer an index to language models as tools (Model Context Protocol).", "dcmh mcp photos.dcmh"),
     "encode": (
         "Write the codes of one modality for other programs.",
         "dcmh encode photos/ --model photos.model --modality image",
+    ),
+    "export": (
+        "Write a copy of a model to publish, with a model card, and as ONNX files.",
+        "dcmh export photos.model --onnx",
     ),
     "bench": (
         "Run methods on feature sets, with several code lengths and seeds, as specified in a TOML file.",

@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dcmh.util.tables import formatted, text_table
+
 PROGRESS_SECONDS = 10.0  # between progress lines where stderr is not a terminal
 
 _typed: list[str] = []
@@ -30,9 +32,9 @@ def follows() -> bool:
     return int(os.environ.get("RANK", "0")) > 0
 
 
-def result(text: str) -> None:
+def result(text: str, *, end: str = "\n") -> None:
     """Print a result on stdout."""
-    print(text)
+    print(text, end=end)
 
 
 def result_json(value: Any) -> None:
@@ -92,34 +94,19 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table of aligned columns: numbers to the right, words to the left."""
-    cells = [[_formatted(value) for value in row] for row in rows]
-    right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
-    width = [max(len(row[i]) for row in [list(header), *cells]) for i in range(len(header))]
-    lines = []
-    for row in [list(header), *cells]:
-        parts = [cell.rjust(width[i]) if right[i] else cell.ljust(width[i]) for i, cell in enumerate(row)]
-        lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
+table = text_table
 
 
 def fields(pairs: Sequence[tuple[str, object]]) -> str:
     """Names and values, one per line."""
     width = max(len(name) for name, _ in pairs)
-    return "\n".join(f"{name.ljust(width)}  {_formatted(value)}" for name, value in pairs)
+    return "\n".join(f"{name.ljust(width)}  {formatted(value)}" for name, value in pairs)
 
 
 def span(seconds: float) -> str:
     """A duration, such as 0:06:10."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
-
-
-def _formatted(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 class Bar:

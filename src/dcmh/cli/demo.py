@@ -44,6 +44,7 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
         console.result_json({"model": str(model), "report": report.to_json(), "searches": searches})
     else:
         console.result(f"\n{measures.table(report)}")
+        measures.say_cautions(report, label_words=False)
         for search in searches:
             console.result(f"\n{_page(search)}")
     console.say("\n" + " ".join(whole.notes))
@@ -74,18 +75,19 @@ def _learn(out: Path) -> tuple[Split, Report, Dataset]:
     console.say(f"1. {len(data):,} drawings are encoded by an image network on {device} (the features are cached).")
     began = time.monotonic()
     loaded = readable(data, model._view("image"), device)
-    split = loaded.data.split(QUERIES)
+    split = loaded.data.split(QUERIES, len(loaded.data) - 2 * QUERIES)
     seconds = {"features": round(time.monotonic() - began, 2)}
     console.say(
         f"2. DCMH learns {BITS} bits per item from {len(split.train):,} drawings and their words; "
-        f"{len(split.query):,} others are held out."
+        f"{len(split.query):,} others are queries, and {len(split.database) - len(split.train):,} are only searched."
     )
     began = time.monotonic()
     with console.progress("dcmh") as bar:
         model.fit(split.train, progress=show_on(bar))
     seconds["training"] = round(time.monotonic() - began, 2)
     console.say(
-        "3. The held-out drawings and texts are queries for the others. MAP is 1 if every relevant item comes first."
+        "3. The queries search the others; of these, the unseen ones were not learned from. MAP is 1 if every relevant item "
+        "comes first."
     )
     record: dict[str, Any] = {"data": source.record(), "device": device, "command": console.command()}
     record |= {"seconds": seconds, "skipped": loaded.skipped}

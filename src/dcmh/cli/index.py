@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json as json_lines
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from dcmh.cli import console
+from dcmh.cli.learning import RUN
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
 from dcmh.errors import DCMHError, ParameterError
 from dcmh.stores.address import Address, is_address, parse
+from dcmh.util.formats import parse_object
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset
@@ -29,12 +34,15 @@ def index(
     /,
     *,
     model: Path | None = None,
+    bits: int | None = None,
     out: str | None = None,
     text: str | None = None,
     text_encoder: str | None = None,
     codes: Literal["each", "joint"] | None = None,
+    only_listed: Switch = False,
     prune: Annotated[bool, Parameter(negative="--keep-gone")] = True,
     rebuild: Switch = False,
+    upgrade: Switch = False,
     strict: Switch = False,
     device: str = "auto",
     json: Switch = False,
@@ -50,6 +58,8 @@ def index(
     model
         The folder that dcmh train wrote; the index keeps a copy. Default: the model of the index; for a new index the
         starter model, which works for any pictures without training.
+    bits
+        Keep only the first bits of the codes: 16, 32, 64, …, for a model trained with --nested. Default: all bits.
     out
         The index folder, or a collection on a server: postgresql://user@host/database?collection=photos or
         milvus://host/photos. Default: NAME.dcmh, named after the data, in the working folder.
@@ -60,10 +70,15 @@ def index(
     codes
         each: a code for each modality of an item; joint: one code per item, from all its modalities. Default: as in the
         index; each for a new one.
+    only_listed
+        Leave out pictures of the folder that its table (pairs.jsonl, captions.csv, …) does not list.
     prune
         Remove items that are no longer in the data, or keep them.
     rebuild
-        Start from scratch, for example with another model.
+        Start from scratch.
+    upgrade
+        Encode an index again with another --model. Its items are kept, also those that are not in the data, and pictures
+        whose features are cached are not decoded. The index can be searched meanwhile; the new one replaces it at the end.
     strict
         Exit code 3 if anything was skipped.
     device
@@ -75,11 +90,20 @@ def index(
 
     if device != "auto":
         _resolve(device)  # a missing device is an error before the work
+    if bits is not None:
+        if model is None:
+            raise ParameterError("--bits shortens the codes of a model.", hint="Name the model with --model.")
+        with tempfile.TemporaryDirectory(prefix="dcmh-") as folder:
+            short = _shortened(model, bits, Path(folder))
+            again = partial(index, data, model=short, out=out, text=text, codes=codes, device=device, json=json)
+            return again(only_listed=only_listed, prune=prune, rebuild=rebuild, upgrade=upgrade, strict=strict)
     where = _target(data, out)
-    model = _model(where, model, rebuild=rebuild)
-    items = load(data, text, model)
+    if rebuild and upgrade:
+        raise ParameterError("--rebuild and --upgrade exclude one another.", hint="--upgrade keeps all items.")
+    model = _model(where, model, rebuild=rebuild or upgrade)
+    items = load(data, text, model, only_listed=only_listed)
     place = where or Path(f"{items.name or 'data'}.dcmh")
-    model = model or _model(place, None, rebuild=rebuild)
+    model = model or _model(place, None, rebuild=rebuild or upgrade)
     if model is not None and text_encoder is not None:
         raise ParameterError(f"--text-encoder chooses a starter model, but the model is {model}.", hint="Leave it out.")
     model = model or starter.folder(text_encoder)
@@ -87,13 +111,13 @@ def index(
         console.say(f"{items.name}: {note}")
     _say_unread(items, data, text, model)
     began = time.monotonic()
-    choices = {"rebuild": rebuild, "keep_gone": not prune, "codes": codes, "device": device}
+    choices = {"rebuild": rebuild, "upgrade": upgrade, "keep_gone": not prune, "codes": codes, "device": device}
     built = _build(items, model, place, choices)
     changes = built.changes
     assert changes is not None
     say_skipped(changes.skipped, f", listed in {place / 'skipped.tsv'}" if isinstance(place, Path) else "")
     if json:
-        console.result_json(_record(built, place, time.monotonic() - began))
+        console.result_json(_record(built, place, time.monotonic() - began, list(items.notes)))
     else:
         kept = " The items that are gone are kept." if changes.gone and not prune else ""
         console.result(f"{changes}{kept}")
@@ -102,10 +126,29 @@ def index(
     return 3 if strict and changes.skipped else 0
 
 
-def load(data: str, text: str | None, model: Path | None = None) -> Dataset:
+def _shortened(model: Path, bits: int, folder: Path) -> Path:
+    """Write the model of the first bits of a model's codes to a folder, with what was measured that also holds for them."""
+    import dcmh
+    from dcmh.methods import folder as model_folder
+    from dcmh.util.checksums import read_checked_text
+
+    extra = {}
+    for name in (model_folder.SPLIT, RUN, model_folder.REPORT):
+        if (model / name).is_file():
+            extra[name] = read_checked_text(model / name)
+    if model_folder.REPORT in extra:
+        report = parse_object(extra[model_folder.REPORT])
+        general = {name: value for name, value in report.items() if "_to_" not in name}  # the rest is of other codes
+        extra[model_folder.REPORT] = json_lines.dumps(general | {"bits": bits}, indent=1) + "\n"
+    dcmh.load(model).shortened(bits).save(folder / model.name, extra=extra)
+    return folder / model.name
+
+
+def load(data: str, text: str | None, model: Path | None = None, *, only_listed: bool = False) -> Dataset:
     """All items, also partial ones, in the model's modalities; loaders without these options give what they have."""
+    modalities = None if model is None else _columns(model)
     try:
-        return Source(data, text, keep_partial=True, modalities=None if model is None else _columns(model)).load()
+        return Source(data, text, keep_partial=True, modalities=modalities, only_listed=only_listed).load()
     except ParameterError as error:
         if error.which not in ("keep_partial", "modalities"):
             raise
@@ -174,7 +217,7 @@ def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | No
         return out / layout.MODEL if out is not None and there else None
     given = folder.read_record(model)["fingerprint"]
     if out is not None and there and not rebuild:
-        check_model(out, layout.read_header(out)["fingerprint"], given, console.command("--rebuild"))
+        check_model(out, layout.read_header(out)["fingerprint"], given, console.command("--upgrade"))
     return model
 
 
@@ -190,7 +233,8 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
         if model is None:
             return store.find_model(about["fingerprint"]) if about else None
         if about and not rebuild:
-            check_model(store.place, about["fingerprint"], folder.read_record(model)["fingerprint"])
+            given = folder.read_record(model)["fingerprint"]
+            check_model(store.place, about["fingerprint"], given, console.command("--rebuild"))
     return model
 
 
@@ -207,7 +251,7 @@ def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> 
         f"Indexing {len(items):,} items of {items.name or 'the data'} in {out} "
         f"with {which} ({record['method']}, {record['bits']} bits)."
     )
-    replaces = choices["rebuild"] and isinstance(out, Path) and layout.is_index(out)
+    replaces = (choices["rebuild"] or choices["upgrade"]) and isinstance(out, Path) and layout.is_index(out)
     try:
         with console.progress("encoding", "images" if "image" in record["modalities"] else "items") as bar:
             progress = _progress(choices["device"], bar.update)
@@ -239,18 +283,20 @@ def _resolve(device: str) -> str:
     return str(devices.resolve(device))
 
 
-def _record(index: SearchIndex, out: Place, seconds: float) -> dict[str, Any]:
+def _record(index: SearchIndex, out: Place, seconds: float, notes: list[str]) -> dict[str, Any]:
     changes = index.changes
     assert changes is not None
     counts = {name: getattr(changes, name) for name in ("new", "changed", "moved", "gone", "unchanged")}
     return {
         "index": str(out),
+        **({"recoded": changes.recoded} if changes.recoded else {}),
         **counts,
         "skipped": [{"file": file, "reason": reason} for file, reason in changes.skipped],
         "items": len(index),
         "codes": index.modalities,
         "bits": index.bits,
         "model": index.fingerprint,
+        "notes": notes,
         **({"recall": index.recall} if index.recall else {}),
         "seconds": round(seconds, 2),
     }
@@ -261,7 +307,7 @@ def _summary(index: SearchIndex, out: Place) -> str:
     size = sum(index.modalities.values()) * (-(-index.bits // 8) + (0 if fine is None else fine.dimensions))
     counts = ", ".join(f"{count:,} by {name}" for name, count in index.modalities.items())
     words = index.encoders.words
-    query, known = "photo.jpg", ""
+    query, known = _picture_query(index), ""
     meaning = fine.encoder if fine is not None else None if words is None else words.encoder
     if words is not None and meaning is not None:
         query, known = "dog on the beach", f" Any words can be searched for (text encoder {meaning.name})."
@@ -273,6 +319,16 @@ def _summary(index: SearchIndex, out: Place) -> str:
         shares = ", ".join(f"{share:.3f} by {name}" for name, share in index.recall.items())
         known += f" Searches are approximate: on items of the collection they found {shares} of the 10 nearest."
     return (
-        f"Wrote {out}: {len(index):,} items ({counts or 'no codes'}), {shown} of codes.{known} "
-        f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(query)}"
+        f"Wrote {out}: {len(index):,} items ({counts or 'no codes'}), {shown} of codes.{known}\n"
+        f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(query)}\n"
+        f"or in a browser: dcmh serve {shlex.quote(str(out))}"
     )
+
+
+def _picture_query(index: SearchIndex) -> str:
+    """A query for an index that knows no words: a picture of it, or a vector."""
+    if index.encoders.picture is None:
+        return "vector.npy"
+    item = next(index.store.items(), None)
+    path = None if item is None else index.path_of(item)
+    return "photo.jpg" if path is None else str(path)

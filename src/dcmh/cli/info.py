@@ -53,10 +53,9 @@ def _look(path: Path, named: str) -> tuple[str, dict[str, Any]]:
         return "Hamming index", _index(path / "hamming.json")
     if _is_results(path):
         return "results of dcmh bench", _results(path)
-    from dcmh.cli.data import describe
-    from dcmh.cli.source import Source
+    from dcmh.cli.data import look
 
-    return "data", describe(Source(named).load())
+    return "data", look(named)[1]
 
 
 def _model(path: Path) -> dict[str, Any]:
@@ -87,6 +86,10 @@ def _model(path: Path) -> dict[str, Any]:
                 "chance": report["chance"],
                 "map": {name: value["map"]["stable"] for name, value in directions.items()},
             }
+            if unseen := report.get("unseen"):
+                summary["measured"]["unseen"] = {
+                    name: unseen[name]["map"]["stable"] for name in directions if name in unseen
+                }
     return summary
 
 
@@ -131,6 +134,7 @@ def _search_index(place: Path) -> dict[str, Any]:
         "bits": header["bits"],
         "method": header.get("method"),
         "model": header["fingerprint"],
+        "trained_on": _model(place / layout.MODEL).get("trained_on"),
         "data": catalogue.about("root"),
         "state": _state(catalogue.about(UPDATE), current=current),
         "skipped": len(listed.read_text(encoding="utf-8").splitlines()) - 1 if listed.is_file() else 0,

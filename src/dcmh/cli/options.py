@@ -41,8 +41,9 @@ class DataOptions:
     """Without labels, words that occur in at least this many texts serve as labels. Default: 0.5 % of the texts, at least 5."""
     queries: int | None = None
     """Number of held-out queries. Default: the split of the data, or 5 % of the items (50 to 2,000, at most a fifth)."""
-    train_size: int | None = None
-    """Number of items to learn from. Default: all that are not queries."""
+    train_size: int | Literal["all"] | None = None
+    """Number of items to learn from, or all for all that are not queries. Default: all but the queries and, from 500 items on,
+    as many others (5 %, 50 to 2,000), which show how new items are found; with the paper's recipe, all."""
 
 
 @Parameter(name="*", group="Method")
@@ -82,14 +83,19 @@ class DCMHOptions:
     """Number of outer iterations. Default: 40, more for few items, half as many again to fine-tune; 500 for paper."""
     batch_size: int | None = None
     """Items per step. Default: 128; 256 for 4,000 items or more, except with the paper's recipe."""
+    nested: Flag = None
+    """Make the first 16, 32, … bits of the codes codes of their own, for dcmh index --bits and dcmh evaluate --bits."""
     learning_rate: float | None = None
     """Learning rate of the stable recipe. Default: 0.001."""
     hidden: int | None = None
     """Width of the hash networks. Default: 4096."""
     dropout: float | None = None
     """Dropout of the hash networks. Default: 0.4."""
+    quality: Literal["fast", "good", "best"] | None = None
+    """What pictures are seen with: fast, good (a larger network, half as fast) or best (that network, fine-tuned to the
+    labels first; meant for a GPU). Default: fast."""
     network: str | None = None
-    """Image network: efficientnet-lite0 or cnn-f. Default: efficientnet-lite0."""
+    """Image network: efficientnet-lite0, efficientnet-lite2 or cnn-f. Default: that of the quality."""
     finetune: bool | None = None
     """Also train the image network, after the hash layers, in the last third of the run. Meant for a GPU."""
     weights: Path | None = None

@@ -1,15 +1,18 @@
-"""dcmh search: search by words or by a picture."""
+"""dcmh search: search by words, by a picture, by examples."""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import io
 import json as json_lines
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import CycloptsError, Parameter
 
 from dcmh.cli import console
 from dcmh.cli.options import Switch
@@ -22,31 +25,63 @@ TEXT_WIDTH = 70  # characters of a text in the table
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # first bytes of picture files
 
 
+@Parameter(name="*", group="Filters")
+@dataclass
+class FilterOptions:
+    """Which items may be hits."""
+
+    label: Annotated[list[str] | None, Parameter(negative="")] = None
+    """Only items with this label; may be repeated, for any of several."""
+    folder: str | None = None
+    """Only items whose file is in this folder of the indexed data, or in a subfolder of it."""
+    since: str | None = None
+    """Only items of this date or later, such as 2019, 2019-07 or 2019-07-14: when the photo was taken, or else when its
+    file was written."""
+    until: str | None = None
+    """Only items of this date or earlier."""
+    where: Annotated[list[str] | None, Parameter(negative="")] = None
+    """Only items that meet a condition on a column of their table, such as "rating >= 4", with =, !=, <, <=, > or >=; may be
+    repeated, for all of several."""
+
+
 def search(
     index: str,
-    query: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    query: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
-    *more: str,
+    *more: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    image: str | None = None,
+    like: Annotated[list[str] | None, Parameter(negative="")] = None,
+    unlike: Annotated[list[str] | None, Parameter(negative="")] = None,
     k: Annotated[int | None, Parameter(alias="-k")] = None,
     radius: int | None = None,
     in_: Annotated[str | None, Parameter(name="--in")] = None,
     as_: Annotated[str | None, Parameter(name="--as")] = None,
     at_least: float | None = None,
+    filters: FilterOptions | None = None,
     model: Path | None = None,
     paths: Switch = False,
+    null: Annotated[Switch, Parameter(alias="-0")] = False,
+    csv: Switch = False,
     json: Switch = False,
 ) -> int:
-    """Search by words or by a picture.
+    """Search by words, by a picture, by examples, or by several of them.
 
     Parameters
     ----------
     index
         The folder that dcmh index wrote, or the address of a collection, as for dcmh index --out.
     query
-        Words, a picture file, or a .npy file with a vector; text:WORDS and image:FILE say which. - reads one query per
-        line from stdin and prints one line of JSON for each.
+        Words, a picture file, or a .npy file with a vector; text:WORDS and image:FILE say which. Words after a minus, and
+        after "no" or "without", are excluded: dog -beach. - reads one query per line from stdin and prints one line of
+        JSON for each.
     more
         More words.
+    image
+        A picture file, which with words makes one query: "at night" --image photo.jpg.
+    like
+        Name or id of an item that hits shall resemble; may be repeated. --csv shows ids.
+    unlike
+        Name or id of an item that hits shall not resemble; may be repeated.
     k
         Maximum number of hits. Default: 10; with --radius, all within it.
     radius
@@ -63,21 +98,65 @@ def search(
         The model of a collection on a server, if this machine has not used it before. An index folder has its own.
     paths
         Print only the paths of the hits, one per line; items without a picture file have none.
+    null
+        Print only the paths, each followed by a null character, for xargs -0.
+    csv
+        Print the hits as CSV.
     json
         Print the result as JSON.
     """
-    from dcmh.search import SearchIndex
+    from dcmh.search import Filter, SearchIndex
 
+    _refuse_options([query or "", *more])
+    given = filters or FilterOptions()
+    chosen = Filter(given.label or (), given.folder, given.since, given.until, given.where or ())
+    wanted: dict[str, Any] = {"k": k, "radius": radius, "modality": in_, "query_modality": as_, "at_least": at_least}
+    wanted["filter"] = chosen
     with SearchIndex.open(index, model=model) as found:
+        wanted |= {"like": _ids(found, like), "unlike": _ids(found, unlike)}
         if query == "-" and not more:
-            return _answer_lines(found, k=k, radius=radius, modality=in_, query_modality=as_, at_least=at_least)
-        wanted = _query(" ".join([query, *more]), _kind(found, as_))
-        hits = found.search(**wanted, k=k, radius=radius, modality=in_, query_modality=as_, at_least=at_least)
+            return _answer_lines(found, image, **wanted)
+        if query is None and image is None and not like and not unlike:
+            raise ParameterError("Say what to search for: words, a picture, --image or --like.")
+        asked = {} if query is None else _query(" ".join([query, *more]), _kind(found, as_))
+        hits = found.search(**_with_image(asked, image), **wanted)
         if json:
             console.result_json(hits.to_json())
+        elif csv:
+            console.result(_as_csv(found, hits))
         else:
-            _show(found, hits, paths=paths)
+            _show(found, hits, paths=paths, null=null)
     return 0
+
+
+def _refuse_options(words: list[str]) -> None:
+    """A word after one minus is excluded; after two, it is a misspelt option."""
+    for word in words:
+        if word.startswith("--"):
+            names = [
+                f"--{name.strip('_').replace('_', '-')}" for name in (*search.__annotations__, *vars(FilterOptions()))
+            ]
+            close = difflib.get_close_matches(word, names, 1)
+            offered = f" Did you mean {close[0]}?" if close else ""
+            raise CycloptsError(msg=f"Unknown option: {word}.{offered}")
+
+
+def _ids(index: SearchIndex, named: list[str] | None) -> list[int]:
+    """The ids of items that are given by name or by id."""
+    ids = []
+    for name in named or ():
+        item = index.store.find(name)
+        if item is None and not name.isdecimal():
+            raise QueryError(f"There is no item {name} in {index.place}.", hint="Give an id, which --csv shows.")
+        ids.append(int(name) if item is None else item.id)
+    return ids
+
+
+def _with_image(asked: dict[str, Any], image: str | None) -> dict[str, Any]:
+    """The arguments of a query with the picture of --image."""
+    if image is not None and "image" in asked:
+        raise ParameterError("Give one picture: as the query, or with --image.")
+    return asked if image is None else {**asked, "image": image}
 
 
 def _kind(index: SearchIndex, modality: str | None) -> str | None:
@@ -112,11 +191,12 @@ def _query(query: str, kind: str | None = None) -> dict[str, Any]:
 def _is_picture(path: str) -> bool:
     """By its first bytes: a file may just happen to have the name of a word."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        return file.read(4).startswith(SIGNATURES)
+        head = file.read(8)
+        return head.startswith(SIGNATURES) or head[4:] == b"ftyp"  # AVIF and HEIC
     return False
 
 
-def _answer_lines(index: SearchIndex, **wanted: Any) -> int:
+def _answer_lines(index: SearchIndex, image: str | None, **wanted: Any) -> int:
     """Print a line of JSON for each line of stdin, with an error where a query fails; 1 if all of them do."""
     count = failed = 0
     kind = _kind(index, wanted["query_modality"])
@@ -126,7 +206,7 @@ def _answer_lines(index: SearchIndex, **wanted: Any) -> int:
         try:
             if not query:
                 raise QueryError("The query is empty.", hint="Write words, or the path of a picture.")
-            record = index.search(**_query(query, kind), **wanted).to_json()
+            record = index.search(**_with_image(_query(query, kind), image), **wanted).to_json()
         except ParameterError:
             raise
         except DCMHError as error:
@@ -145,16 +225,33 @@ def _file(index: SearchIndex, hit: Hit) -> str:
     return str(path.relative_to(root) if root is not None and path.is_relative_to(root) else path)
 
 
-def _show(index: SearchIndex, hits: Hits, *, paths: bool) -> None:
+def _as_csv(index: SearchIndex, hits: Hits) -> str:
+    """One line per hit, after a line of names."""
+    from csv import writer
+
+    text = io.StringIO()
+    table = writer(text, lineterminator="\n")
+    table.writerow(["id", "score", "distance", "precision", "words", "file", "path", "labels", "text"])
+    for hit in hits:
+        record = hit.to_json()
+        row = [record[name] for name in ("id", "score", "distance", "precision")]
+        row += [" ".join(hit.words), _file(index, hit), record["path"], ";".join(hit.labels), hit.text]
+        table.writerow(row)
+    return text.getvalue().removesuffix("\n")
+
+
+def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
     if hits.query.text is not None and hits.query.ignored:
         console.say(_words(hits))
+    if hits.query.without:
+        console.say(f"without: {', '.join(hits.query.without)}")
     if not hits:
         console.say(_why_empty(index, hits))
         return
-    if paths:
+    if paths or null:
         files = [str(hit.path) for hit in hits if hit.path is not None]
         for file in files:
-            console.result(file)
+            console.result(file, end="\0" if null else "\n")
         if lacking := len(hits) - len(files):
             console.say(f"Left out because they have no picture file: {lacking:,} of {len(hits):,} hits.")
         return
@@ -199,6 +296,10 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
         best = max((hit.precision for hit in [hits.nearest] if hit and hit.precision is not None), default=None)
         reached = "" if best is None else f" The best hit has {best:.2f} ({hits.nearest.name if hits.nearest else ''})."
         return f"No hit reaches a precision of {hits.at_least:g}.{reached}"
+    if hits.query.filter and not hits.searched:
+        return f"None of the {len(index):,} items of {index.place} passes the filter."
+    if hits.nearest is None and len(index):
+        return f"Of {hits.searched:,} items, none remains: the text or labels of all of them contain what is excluded."
     if hits.nearest is None:
         return f"{index.place} has nothing to search: it holds {len(index):,} items."
     near = hits.nearest

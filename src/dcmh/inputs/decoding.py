@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dcmh.data.columns import PICTURE_SIZE
 from dcmh.errors import DataError
 from dcmh.inputs import decoding_workers
 from dcmh.inputs.decoding_workers import CHUNK, SLOTS, Task, WorkerPool, decode_into
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 OnError = Callable[[int, str], None]  # row, reason
 
-SIZE = 224  # pixels, square: the input of both image networks
 BATCH = 32
 THREADS = 8  # maximum
 AHEAD = 2  # batches that threads decode in advance
@@ -40,7 +40,12 @@ log = logging.getLogger(__name__)
 
 
 def decoded_batches(
-    column: Images, rows: Sequence[int], *, batch: int = BATCH, size: int = SIZE, on_error: OnError | None = None
+    column: Images,
+    rows: Sequence[int],
+    *,
+    batch: int = BATCH,
+    size: int = PICTURE_SIZE,
+    on_error: OnError | None = None,
 ) -> Iterator[tuple[list[int], NDArray[np.uint8]]]:
     """Rows and their pixels (n, size, size, 3), in batches, in order.
 
@@ -86,7 +91,7 @@ class Decoder:
     differently and where the reason is needed. If processes cannot be started, or one ends, threads decode the rest.
     """
 
-    def __init__(self, size: int = SIZE, *, expected: int = 0) -> None:
+    def __init__(self, size: int = PICTURE_SIZE, *, expected: int = 0) -> None:
         self._size = size
         self._threads = ThreadPoolExecutor(min(THREADS, cores()), "dcmh-decode")
         share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of encode --workers

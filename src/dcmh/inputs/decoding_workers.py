@@ -186,6 +186,7 @@ def work(memory: int, answer: int, size: int, megapixels: int) -> None:
     """The main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main program, whose end closes the input
     images.MAX_MEGAPIXELS = megapixels
+    images.decode_in_one_thread()
     pixels, decoded = _shared(memory, size)
     os.write(answer, b"!")
     for line in sys.stdin.buffer:

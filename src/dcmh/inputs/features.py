@@ -83,8 +83,8 @@ def _compute(
     backbone = frozen(network, weights, target)
     computed: dict[bytes, NDArray[np.float32]] = {}
     key_of = {row: key for key, row in missing.items()}
-    done, batch = 0, batch_on(target)
-    for rows, pixels in decoded_batches(column, list(missing.values()), batch=batch, on_error=on_error):
+    done, batch, size = 0, batch_on(target), networks.size_of(network)
+    for rows, pixels in decoded_batches(column, list(missing.values()), batch=batch, size=size, on_error=on_error):
         if len(pixels):
             values = run(backbone, pixels, target)
             entries = [(key_of[row], value) for row, value in zip(rows, values, strict=True)]
@@ -104,11 +104,16 @@ def batch_on(target: torch.device) -> int:
 def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Module:
     """The image network for `run`: pre-trained, in evaluation mode, on the device."""
     backbone, _ = networks.backbone(network, weights=weights)
-    if isinstance(backbone, efficientnet.EfficientNetLite0):
-        if target.type == "cpu":
+    if isinstance(backbone, efficientnet.EfficientNetLite):
+        if has_encoder(network, target):
             return efficientnet.Encoder(backbone)
         backbone = efficientnet.fuse(backbone)
     return backbone.eval().to(target, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def has_encoder(network: str, target: torch.device) -> bool:
+    """Whether `frozen` gives the fast encoder, whose features do not depend on batches or threads."""
+    return network in networks.LITE and target.type == "cpu"
 
 
 def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) -> NDArray[np.float32]:
@@ -147,7 +152,7 @@ def outputs_of(
     if isinstance(values, Images):
         assert isinstance(network, PixelNetwork)
         rows = np.flatnonzero(values.observed).tolist()
-        for numbers, pixels in decoded_batches(values, rows, batch=batch_on(target)):
+        for numbers, pixels in decoded_batches(values, rows, batch=batch_on(target), size=network.size):
             outputs[numbers] = _of_pixels(network, pixels, target).cpu().numpy()
     else:
         for start in range(0, len(values), 2048):
@@ -166,9 +171,9 @@ def _of_pixels(network: PixelNetwork, pixels: NDArray[np.uint8], target: torch.d
 
 
 def takes_encoder(network: PixelNetwork, target: torch.device) -> bool:
-    """Whether the fast encoder can run its image network: EfficientNet-Lite0, in float32 on a CPU."""
+    """Whether the fast encoder can run its image network: an EfficientNet, in float32 on a CPU."""
     single = next(network.backbone.parameters()).dtype == torch.float32 and not network.reduced
-    return single and target.type == "cpu" and isinstance(network.backbone, efficientnet.EfficientNetLite0)
+    return single and target.type == "cpu" and isinstance(network.backbone, efficientnet.EfficientNetLite)
 
 
 def to_batch(pixels: NDArray[np.uint8] | Tensor, target: torch.device) -> Tensor:
@@ -222,7 +227,7 @@ def weights_digest(network: str, weights: Path | None) -> str:
 
 def _digests(network: str, weights: Path | None) -> tuple[str, str]:
     """A short hash of the weights file, for the name of the cache, and a long one."""
-    path = efficientnet.imagenet_weights() if weights is None and network == "efficientnet-lite0" else weights
+    path = weights or networks.imagenet_weights(network)
     if path is None:
         raise ParameterError(f"{network} needs its ImageNet weights. Give their file with --weights.")
     try:

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,14 +20,22 @@ from PIL import Image, UnidentifiedImageError
 
 from dcmh.errors import ImageError, ParameterError
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow reads more, some of which run programs
+# Pillow reads more, some of which run programs
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+with contextlib.suppress(ImportError):  # the extra `heic`
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
+    FORMATS += ("HEIF",)
+HEIC_BRANDS = (b"hei", b"hev", b"mif", b"msf")  # heic, heix, hevc, mif1, …; other files with `ftyp` are videos
 MAX_MEGAPIXELS = 100
 MAX_SCANS = 64  # of a JPEG file; usual are 1 to 12, and each one is a pass over the whole picture
 STRIP = 1 << 20  # pixels that are converted at a time, so that a large picture needs little more than its own memory
 
-Source = str | Path | bytes | NDArray[np.uint8]
+Source = str | Path | bytes | NDArray[np.uint8] | Image.Image
 
 _ORIENTATION_TAG = 0x0112
+_EXIF_TAG, _TAKEN_TAGS, _DATE_TAG = 0x8769, (0x9003, 0x9004), 0x0132  # taken, digitised; the last change
 _SEGMENT = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")  # markers of a JPEG file that a length follows
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -57,7 +66,7 @@ def decode(source: Source, size: int) -> NDArray[np.uint8]:
 
     Parameters
     ----------
-    source : path, bytes of a file, or uint8 array (height, width), (height, width, 3) or (height, width, 4)
+    source : path, bytes of a file, PIL image, or uint8 array (height, width), (height, width, 3) or (height, width, 4)
     """
     if size < 1:
         raise ParameterError(f"size must be at least 1 pixel, not {size}.")
@@ -99,12 +108,42 @@ def inspect(source: str | Path | bytes) -> tuple[str, int]:
         raise ImageError(_reason(error, source)) from error
 
 
+def decode_in_one_thread() -> None:
+    """For processes of which there are several, or whose memory is limited: AVIF and HEIC otherwise use all cores."""
+    Image.init()
+    from PIL import AvifImagePlugin
+
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+    with contextlib.suppress(ImportError):
+        from pillow_heif import options
+
+        options.DECODE_THREADS = 1
+
+
+def dimensions(source: str | Path) -> tuple[int, int]:
+    """Width and height of the upright picture in a file, from its header alone."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(source, formats=FORMATS) as picture:
+                sideways = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
+                return (picture.height, picture.width) if sideways else (picture.width, picture.height)
+    except Exception as error:  # Pillow raises almost anything on damaged files
+        raise ImageError(_reason(error, source)) from error
+
+
 def content_hash(source: Source) -> bytes:
     """16 bytes that identify a picture by its content: the file's bytes, or the array's shape and values."""
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(source, np.ndarray):
         digest.update(f"{source.dtype.str}{source.shape}".encode())
         digest.update(np.ascontiguousarray(source).tobytes())
+    elif isinstance(source, Image.Image):
+        try:
+            digest.update(f"{source.mode}{source.size}".encode())
+            digest.update(source.tobytes())
+        except Exception as error:  # it may be read from a damaged file only now
+            raise ImageError(_reason(error, source)) from error
     elif isinstance(source, bytes):
         digest.update(source)
     else:
@@ -115,6 +154,22 @@ def content_hash(source: Source) -> bytes:
         except OSError as error:
             raise ImageError(_reason(error, source)) from error
     return digest.digest()
+
+
+def date_taken(path: str | Path) -> datetime | None:
+    """When the photo of a file was taken by its EXIF data, else when the file was written; in local time."""
+    with contextlib.suppress(Exception), warnings.catch_warnings():  # Pillow raises almost anything on damaged files
+        warnings.simplefilter("ignore")
+        with Image.open(path, formats=FORMATS) as picture:
+            exif = picture.getexif()
+            details = exif.get_ifd(_EXIF_TAG)
+        for value in (*(details.get(tag) for tag in _TAKEN_TAGS), exif.get(_DATE_TAG)):
+            with contextlib.suppress(ValueError):
+                return datetime.strptime(str(value)[:19].strip("\0 "), "%Y:%m:%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(int(os.stat(path).st_mtime))
+    except (OSError, OverflowError, ValueError):
+        return None
 
 
 def unreadable(
@@ -147,12 +202,13 @@ def unreadable(
 
 
 @contextlib.contextmanager
-def _oriented(source: str | Path | bytes, size: int) -> Iterator[Image.Image]:
-    """The picture of a file, upright; errors within the block become an ImageError."""
+def _oriented(source: str | Path | bytes | Image.Image, size: int) -> Iterator[Image.Image]:
+    """The picture of a file, or a copy of a PIL image, upright; errors within the block become an ImageError."""
     try:
         with _open(source) as picture:
             # JPEG can be decoded at 1/2, 1/4 or 1/8: from twice the final size the result looks the same.
-            picture.draft(None, (2 * size, 2 * size))
+            if picture.format in ("JPEG", "MPO"):
+                picture.draft(None, (2 * size, 2 * size))
             picture.load()
             yield _orient(picture)
     except ImageError:
@@ -161,7 +217,11 @@ def _oriented(source: str | Path | bytes, size: int) -> Iterator[Image.Image]:
         raise ImageError(_reason(error, source)) from error
 
 
-def _open(source: str | Path | bytes) -> Image.Image:
+def _open(source: str | Path | bytes | Image.Image) -> Image.Image:
+    if isinstance(source, Image.Image):
+        if source.width * source.height > MAX_MEGAPIXELS * 10**6:
+            raise ImageError(_too_large(source.width * source.height))
+        return source.copy()  # the caller's own stays as it is, and open
     if _byte_count(source) == 0:
         raise ImageError("empty file")
     try:
@@ -289,7 +349,7 @@ def _jpeg(picture: Image.Image, size: int) -> bytes:
     return file.getvalue()
 
 
-def _reason(error: Exception, source: str | Path | bytes) -> str:
+def _reason(error: Exception, source: str | Path | bytes | Image.Image) -> str:
     match error:
         case FileNotFoundError():
             return "does not exist"
@@ -298,10 +358,29 @@ def _reason(error: Exception, source: str | Path | bytes) -> str:
         case PermissionError():
             return "permission denied"
         case UnidentifiedImageError():
-            return "is a folder" if not isinstance(source, bytes) and Path(source).is_dir() else "not an image"
-    if "truncated" in str(error).lower():
+            return _not_an_image(source)
+    if "truncated" in str(error).lower() and not isinstance(source, Image.Image):
         return f"truncated after {_format_bytes(_byte_count(source))}"
     return f"damaged ({str(error) or type(error).__name__})"
+
+
+def _not_an_image(source: str | Path | bytes | Image.Image) -> str:
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        return "is a folder"
+    with contextlib.suppress(OSError):
+        if "HEIF" not in FORMATS and isinstance(source, str | Path | bytes) and _is_heic(source):
+            return 'a HEIC file, which needs: pip install "dcmh[heic]"'
+    return "not an image"
+
+
+def _is_heic(source: str | Path | bytes) -> bool:
+    """By its first bytes."""
+    if isinstance(source, bytes):
+        head = source[:12]
+    else:
+        with open(source, "rb") as file:
+            head = file.read(12)
+    return head[4:8] == b"ftyp" and head[8:11] in HEIC_BRANDS
 
 
 def _format_bytes(count: int) -> str:

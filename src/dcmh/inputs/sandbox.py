@@ -28,6 +28,7 @@ _REQUEST = struct.Struct(">cIQ")  # what, size in pixels, bytes that follow
 _ANSWER = struct.Struct(">cQ")  # how it went, bytes that follow
 _DATA, _PATH, _INSPECT, _DECODE, _THUMBNAIL = b"b", b"p", b"i", b"d", b"t"
 _OK, _FAILED, _NO_MEMORY = b"+", b"-", b"m"
+_NO_MEMORY_MESSAGES = ("Out of memory", "(unexpected C++ exception)")  # of libavif and libheif, as far as they say
 _TOO_SLOW = "takes longer than {:g} s to decode"
 _TOO_LARGE = "takes more than {:,} MB to decode"
 
@@ -217,7 +218,8 @@ def work(seconds: float, megabytes: int) -> None:
     """Answer requests on stdin until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    images.decode(np.zeros((8, 8, 3), np.uint8), 4)  # Pillow is loaded
+    images.decode_in_one_thread()  # Pillow and all formats are loaded
+    images.decode(np.zeros((8, 8, 3), np.uint8), 4)
     _limit_memory(megabytes)
     answers.write(_ANSWER.pack(_OK, 0))
     answers.flush()
@@ -244,8 +246,9 @@ def _result(source: bytes | Path, what: bytes, size: int) -> bytes:
             return f"{kind} {pixels}".encode()
         return images.decode(source, size).tobytes() if what == _DECODE else images.thumbnail(source, size)
     except ImageError as error:
-        if isinstance(error.__cause__, MemoryError):
-            raise error.__cause__ from None
+        cause = error.__cause__
+        if isinstance(cause, MemoryError) or str(cause).endswith(_NO_MEMORY_MESSAGES):
+            raise MemoryError from None
         raise
 
 

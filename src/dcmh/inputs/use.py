@@ -45,7 +45,7 @@ CHANNELS = 256
 ORDERS = ((2, 0), (3, 1), (5, 2))  # of the convolutions: pieces in the window, pieces of them to the left
 CHUNKS = 17  # blocks in which the table was quantised
 GAP = 2  # rows that the widest window reaches to one side
-LEAST_ROWS = 16  # of a matrix product: BLAS libraries compute smaller ones in another order, with other last digits
+ROW_BLOCK = 48  # rows of a product are padded to a multiple: BLAS computes the last ones of 12 or 16 by another kernel
 
 _REMOVED = dict.fromkeys([*range(1, 9), 11, *range(14, 32), 127, 143, 159])
 _SPACES = dict.fromkeys([9, 10, 12, 13, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD], " ")
@@ -112,15 +112,15 @@ class UseMultilingual:
     def _forward(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
         """The pieces of all sentences go through the convolutions as one matrix; no window reaches across sentences."""
         w = self._arrays
-        missing = LEAST_ROWS - sum(map(len, sentences))
-        filled = [*sentences, np.zeros(missing, np.int64)] if missing > 0 else sentences
+        missing = -sum(map(len, sentences)) % ROW_BLOCK
+        filled = [*sentences, np.zeros(missing, np.int64)] if missing else sentences
         lengths = np.array([len(pieces) for pieces in filled])
         rows = int(lengths.sum())
         at = np.arange(rows) + GAP * np.repeat(
             np.arange(1, len(lengths) + 1), lengths
         )  # with a gap before each sentence
         ids, which = np.unique(np.concatenate(filled), return_inverse=True)  # a piece is embedded once per batch
-        ids = np.pad(ids, (0, max(LEAST_ROWS - len(ids), 0)))
+        ids = np.pad(ids, (0, -len(ids) % ROW_BLOCK))
         block = ids % CHUNKS
         embedded = w["table"][ids] * w["scale"][block, None] + w["lo"][block, None]  # (pieces, 512)
         x = _normed(embedded @ w["proj_W"] + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"])
@@ -137,7 +137,7 @@ class UseMultilingual:
                 hidden += np.maximum(change, 0, out=change)
             features[:, WIDTH + branch * CHANNELS : WIDTH + (branch + 1) * CHANNELS] = hidden
         seen = _normed(features, w["ln_g"], w["ln_b"], w["eps"])
-        total = np.zeros((max(len(sentences), LEAST_ROWS), seen.shape[1]), np.float32)
+        total = np.zeros((len(sentences) + -len(sentences) % ROW_BLOCK, seen.shape[1]), np.float32)
         sizes = np.ones((len(total), 1), np.float32)
         for row, (stop, pieces) in enumerate(zip(np.cumsum(lengths), sentences, strict=False)):
             total[row], sizes[row] = seen[stop - len(pieces) : stop].sum(0), len(pieces)

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.columns import Column, Images, Kind, Texts, Vectors
+from dcmh.data.columns import PICTURE_SIZE, Column, Images, Kind, Texts, Vectors
+from dcmh.data.values import as_column as values_as_column
 from dcmh.errors import DataError, ModelError, ModelMismatch
 from dcmh.inputs import sentences
 from dcmh.inputs.sentences import SentenceEncoder
@@ -192,20 +193,29 @@ class FeatureView:
 
         return networks.features_of(self.network)
 
+    @property
+    def size(self) -> int:
+        """The pixels that pictures have on each side when they enter the network."""
+        from dcmh import networks
+
+        return networks.size_of(self.network)
+
     def classifier(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
         """The network's ImageNet classifier on these features, weight (features, classes) and bias; None if it has none."""
-        if self.network != "efficientnet-lite0":
-            return None
+        from dcmh import networks
         from dcmh.networks import efficientnet
 
-        weight, bias = efficientnet.imagenet_classifier(self.weights)
+        version = networks.LITE.get(self.network)
+        if version is None:
+            return None
+        weight, bias = efficientnet.imagenet_classifier(self.weights or efficientnet.imagenet_weights(version))
         return weight.numpy(), bias.numpy()
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
         """Write its files to a model folder; returns the record for `load`."""
         weights = None if self._weights is None else str(Path(self._weights).resolve())
         record = {"kind": self.kind, "view": "features", "network": self.network, "weights": weights}
-        return record | {"weights_digest": self.digest}
+        return record | {"weights_digest": self.digest} | _size_record(self.size)
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
@@ -242,10 +252,13 @@ def _find_weights(network: str, path: Path | None, digest: str | None) -> Path |
 
 
 class PixelView:
-    """Pictures as pixels: calling it returns the column, which training and encoding decode batch by batch."""
+    """Pictures as size x size pixels: calling it returns the column, which training and encoding decode batch by batch."""
 
     kind: ClassVar[Kind] = "image"
     width = 0
+
+    def __init__(self, size: int = PICTURE_SIZE) -> None:
+        self.size = size
 
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
@@ -256,12 +269,22 @@ class PixelView:
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
         """Write its files to a model folder; returns the record for `load`."""
-        return {"kind": self.kind, "view": "pixels"}
+        return {"kind": self.kind, "view": "pixels"} | _size_record(self.size)
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
         """Undo `save`."""
-        return cls()
+        return cls(recorded_size(record))
+
+
+def _size_record(size: int) -> dict[str, int]:
+    """The entry of the record for pictures that do not have the usual size."""
+    return {} if size == PICTURE_SIZE else {"size": size}
+
+
+def recorded_size(record: Mapping[str, Any]) -> int:
+    """The pixels on each side of the pictures that the view of a record takes."""
+    return int(record.get("size", PICTURE_SIZE))
 
 
 View = WordView | VectorView | FeatureView | PixelView
@@ -285,16 +308,8 @@ def load_view(folder: Path, modality: str, record: dict[str, Any]) -> View:
 
 
 def as_column(values: Any, kind: Kind, modality: str) -> Column:
-    """What a user passes to `encode`, as a column: a column, strings, paths, decoded pictures, or vectors."""
-    if isinstance(values, Images | Texts | Vectors):
-        column: Column = values
-    elif kind == "text":
-        column = Texts([values] if isinstance(values, str) else list(values))
-    elif kind == "image":
-        single = isinstance(values, str | Path) or (isinstance(values, np.ndarray) and values.ndim == 3)
-        column = Images([values] if single else list(values))
-    else:
-        column = Vectors(np.atleast_2d(np.asarray(values)))
+    """What a user passes to `encode`, as a column; values of any library (`dcmh.data.values`)."""
+    column = values_as_column(values, kind)
     if column.kind != kind:
         raise ModelMismatch(
             f"The model's {modality} holds {kind}s, not {column.kind}s. Give the modality it was trained on."

@@ -2,5 +2,6 @@
 
 from dcmh.search.index import SearchIndex
 from dcmh.search.results import Hit, Hits, Query
+from dcmh.stores.base import Filter
 
-__all__ = ["Hit", "Hits", "Query", "SearchIndex"]
+__all__ = ["Filter", "Hit", "Hits", "Query", "SearchIndex"]

@@ -27,6 +27,7 @@ from dcmh.index.fine import FineIndex
 from dcmh.methods import folder as model_folder
 from dcmh.search import rank
 from dcmh.search.rank import Collection, Match, Ranking, Request, Wanted
+from dcmh.search.results import UNMEASURED
 from dcmh.util.checksums import read_checked_text
 from dcmh.util.formats import parse_object, readable
 from dcmh.util.text import index_words
@@ -101,8 +102,13 @@ class Calibration:
     ) -> float | None:
         """The precision of a hit at a position, from 0, for a kind of query; None if it was not measured.
 
+        Nothing was measured of queries that exclude or combine something, nor of filters, which change how rare relevant
+        items are.
+
         `has_text`: whether the item has a text. Labels are not one: words were measured in texts alone.
         """
+        if kind == UNMEASURED:
+            return None
         if match.score is None:
             return self.by_distance.get((query_modality, match.modality), {}).get(match.distance)
         last = band(position)
@@ -161,11 +167,13 @@ def measure(model: Hasher, split: Split) -> dict[str, Any] | None:
 
     The items searched are the queries of the split and those of its database that were not trained on.
     """
+    from dcmh.data.splits import unseen_rows
+
     fine = model.fine_
     picture = next((name for name in model.modalities if model.views_[name].kind != "text"), None)
     if fine is None or picture is None or picture not in fine.modalities:
         return None
-    unseen = np.flatnonzero(~np.isin(split.database.ids, split.train.ids))
+    unseen = unseen_rows(split.database.ids, split.train.ids)
     text = next((name for name in model.modalities if model.views_[name].kind == "text"), None)
     parts = [split.query, *([split.database.take(unseen)] if len(unseen) else [])]
     items = sum(len(part) for part in parts)
@@ -187,7 +195,7 @@ def _curves(searched: _Searched, queries: int) -> dict[str, Any] | None:
     best: dict[str, list[float]] = {}
     for kind, request, relevant, own in searched.requests(queries):
         for with_texts in (False, True) if searched.text is not None else (False,):
-            ranking = rank.search(searched.collection(texts=with_texts), request, Wanted(BANDS[-1], without=own))
+            ranking = rank.search(searched.collection(texts=with_texts), request, Wanted(BANDS[-1], without=(own,)))
             if ranking.best is None:
                 continue
             best.setdefault(kind, []).append(ranking.best)

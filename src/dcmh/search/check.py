@@ -30,6 +30,7 @@ from dcmh.util.cache import VectorStore, home
 
 OK, DAMAGED, UNVERIFIED, REPAIRED = "ok", "damaged", "not verified", "repaired"
 CODES = "codes.json"  # the header of a folder that dcmh encode wrote
+VECTORS = ("features", "sentences", "signatures")  # folders of the cache
 _ITEMS_AT_ONCE = 10_000
 
 
@@ -304,12 +305,12 @@ class Check:
                 finding.detail = _check_store(store)
 
     def cache(self) -> None:
-        """Check the cache folder: models, sentence encoders and features."""
+        """Check the cache folder: models, sentence encoders, features and signatures."""
         for folder in sorted((home() / "models").glob("*/")):
             self.model(folder, f"models/{folder.name}/")
         for folder in sorted((home() / "encoders").glob("*/")):
             self.manifest(folder, f"encoders/{folder.name}/", "Delete the folder: it is only a cache.")
-        for path in sorted([*home().glob("features/*.sqlite"), *home().glob("sentences/*.sqlite")]):
+        for path in sorted(path for kind in VECTORS for path in home().glob(f"{kind}/*.sqlite")):
             with self.step(f"{path.parent.name}/{path.name}", "Delete the file: it is only a cache.") as finding:
                 store = VectorStore(path.parent.name, path.stem)
                 count, damaged = store.damaged()

@@ -28,11 +28,13 @@ class Changes:
     moved: int = 0
     gone: int = 0
     unchanged: int = 0
+    recoded: int = 0  # known items that were encoded with another model
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
         moved = f"{self.moved:,} moved, " if self.moved else ""
-        return f"{self.new:,} new, {self.changed:,} changed, {moved}{self.gone:,} gone, {self.unchanged:,} unchanged."
+        recoded = f"{self.recoded:,} encoded again, " if self.recoded else ""
+        return f"{recoded}{self.new:,} new, {self.changed:,} changed, {moved}{self.gone:,} gone, {self.unchanged:,} unchanged."
 
 
 def data_root(data: Dataset) -> Path | None:
@@ -78,7 +80,7 @@ class Entry:
 
     row: int
     item: Item  # with the id of the item it replaces, if any
-    before: Item | None
+    before: Item | None  # None also if its codes are those of another model
     content: Content | None = None
     encode: bool = False  # the content is encoded for this entry, and shared by the others
 
@@ -89,6 +91,8 @@ class Comparison:
     `entries` are the items that are not clearly unchanged, in the data's order; `gone` the items that are not in the
     data, by content, as an item may only have moved. With `partial` the data is not all that is indexed, so nothing is gone.
     With `uploaded` it comes from a client of the service; other data cannot replace what such clients have added.
+    With `recode` known items are entries, too: they keep their ids, but need codes. With `stored`, the data was made from
+    these items, and its entries are just these.
     """
 
     def __init__(
@@ -101,8 +105,11 @@ class Comparison:
         *,
         partial: bool,
         uploaded: bool = False,
+        recode: bool = False,
+        stored: Sequence[Item] | None = None,
     ) -> None:
         self.uploaded = uploaded
+        self.recode = recode
         self.store = store
         self.data = data
         self.sources = sources
@@ -114,7 +121,10 @@ class Comparison:
         self.failed = store.skipped()
         self.gone: dict[bytes, list[Item]] = {}
         self.changes = Changes(skipped=list(data.skipped))
-        self.entries = self._compare()
+        if stored is None:
+            self.entries = self._compare()
+        else:
+            self.entries = [Entry(row, item, None) for row, item in enumerate(stored)]
 
     def _compare(self) -> list[Entry]:
         """Entries for all items that are not clearly unchanged, in the data's order."""
@@ -142,13 +152,15 @@ class Comparison:
             same_file = same_file and (
                 not self.others or (before.content or b"")[HASH:] == self.rest(row_of[before.name])
             )
-            if same_file and (item.text, item.labels) == (before.text, before.labels):
+            if same_file:
+                item = replace(item, content=before.content, taken=before.taken)
+            # An older version has not recorded the date.
+            dated = item.taken is not None or item.path is None
+            if same_file and dated and replace(item, id=before.id) == before and not self.recode:
                 self.changes.unchanged += 1
             else:
-                content = before.content if same_file else None
-                entries[row_of[before.name]] = Entry(
-                    row_of[before.name], replace(item, id=before.id, content=content), before
-                )
+                kept = None if self.recode else before
+                entries[row_of[before.name]] = Entry(row_of[before.name], replace(item, id=before.id), kept)
         for name, item in described.items():
             failed = self.failed.get(name)
             if failed and item.size is not None and (failed.size, failed.mtime_ns) == (item.size, item.mtime_ns):
@@ -188,6 +200,7 @@ class Comparison:
             size,
             mtime,
             uploaded=self.uploaded,
+            extra=self.data.extra[row] if self.data.extra is not None else {},
         )
 
     def rest(self, row: int) -> bytes:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh import codes
-from dcmh.data.columns import Column, Images
+from dcmh.data.columns import PICTURE_SIZE, Column, Images
 from dcmh.errors import ImageError, ModelMismatch
-from dcmh.inputs.views import FeatureView
+from dcmh.inputs.views import FeatureView, PixelView, recorded_size
 from dcmh.methods import fine as fine_space
 from dcmh.methods import folder as model_folder
 from dcmh.methods.fine import FineSpace
@@ -79,6 +82,11 @@ class Encoders:
         """The modality that is queried with a picture."""
         names = [name for name in self.modalities if self.kind(name) == "image"]
         return "image" if "image" in names else names[0] if names else None
+
+    @property
+    def picture_size(self) -> int:
+        """The pixels that a query picture has on each side when it enters the image network."""
+        return PICTURE_SIZE if self.picture is None else recorded_size(self.record["modalities"][self.picture])
 
     @property
     def model(self) -> Hasher:
@@ -158,13 +166,14 @@ def shared_modalities(kinds: Mapping[str, str], data: Dataset) -> list[str]:
 
 
 class Prepared:
-    """Pictures on their way to the network: features that are known already, and pixels still being decoded."""
+    """Pictures on their way through the network: features that are known already, and pixels still being decoded."""
 
     def __init__(self, contents: Sequence[bytes]) -> None:
         self.contents = contents
         self.known: dict[bytes, NDArray[np.float32]] = {}
         self.missing: list[int] = []  # positions in contents of the pictures that are decoded
         self.begun: PendingBatch | None = None
+        self.encoded: Future[list[Encoded | ImageError]] | None = None
 
     def decoded(self) -> tuple[NDArray[np.uint8], dict[int, str]]:
         """The pixels of the missing pictures that can be read, in order; and the reasons for the others, by position."""
@@ -175,7 +184,9 @@ class Prepared:
         return pixels[[reason is None for reason in reasons]] if wrong else pixels, wrong
 
     def cancel(self) -> None:
-        """Stop decoding."""
+        """Stop decoding and encoding."""
+        if self.encoded is not None:
+            self.encoded.cancel()
         if self.begun is not None:
             self.begun.cancel()
 
@@ -189,14 +200,16 @@ class Encoded:
 
 
 class PictureEncoder:
-    """Pictures to outputs and fine vectors, in two steps, so that one batch is decoded while the one before is in the network.
+    """Pictures to outputs and fine vectors, in two steps: batches are decoded and encoded ahead of the caller.
 
-    Where the model takes features of a frozen network, they come from the feature cache and go into it.
+    On a CPU each core has a batch of its own in the network, so that none waits for another at the end of a batch. Where the
+    model takes features of a frozen network, they come from the feature cache and go into it.
     """
 
     def __init__(self, model: Hasher, modality: str, fine: FineSpace | None = None) -> None:
         from dcmh.inputs.decoding import Decoder
         from dcmh.inputs.features import FeatureStore
+        from dcmh.inputs.signatures import SignatureStore
 
         self.model = model
         self.modality = modality
@@ -205,8 +218,12 @@ class PictureEncoder:
         self._view = view if isinstance(view, FeatureView) else None
         self._fine_view = self._view or model.fine_view(modality)
         self._store = FeatureStore(view.network, view.weights) if isinstance(view, FeatureView) else None
+        self._signatures = SignatureStore()
         self._backbone: Any = None
-        self._decoder = Decoder()
+        self._size = view.size if isinstance(view, FeatureView | PixelView) else PICTURE_SIZE
+        self._decoder = Decoder(self._size)
+        self._threads: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
 
     @property
     def batch(self) -> int:
@@ -216,18 +233,53 @@ class PictureEncoder:
 
         return features.batch_on(devices.resolve(getattr(self._view or self.model, "device", "cpu")))
 
+    @cached_property
+    def threads(self) -> int:
+        """Batches that are in the network at the same time: one per core for the fast encoder of a CPU."""
+        import torch
+
+        from dcmh.inputs import features
+        from dcmh.util import device as devices
+
+        if self._view is None or not features.has_encoder(self._view.network, devices.resolve(self._view.device)):
+            return 1
+        return torch.get_num_threads()
+
+    @property
+    def ahead(self) -> int:
+        """Batches to prepare in advance, so that neither the decoder nor the network waits."""
+        return self.threads + 1
+
     def prepare(self, column: Images, rows: Sequence[int], contents: Sequence[bytes]) -> Prepared:
-        """Look up what is known, and begin to decode the others."""
+        """Look up what is known, and begin to decode and encode the others."""
         prepared = Prepared(contents)
         if self._store is not None:
             prepared.known = self._store.get(contents)
         prepared.missing = [row for row, content in enumerate(contents) if content not in prepared.known]
         if prepared.missing:
             prepared.begun = self._decoder.submit(column, [rows[row] for row in prepared.missing])
+        if self._threads is None:
+            self._threads = self._start()
+        prepared.encoded = self._threads.submit(self._finish, prepared)
         return prepared
 
+    def _start(self) -> ThreadPoolExecutor:
+        if self.threads == 1:
+            return ThreadPoolExecutor(1, "dcmh-network")
+        import torch
+
+        before = torch.get_num_threads()
+        pool = ThreadPoolExecutor(self.threads, "dcmh-network", initializer=torch.set_num_threads, initargs=(1,))
+        started = threading.Barrier(self.threads)
+        list(pool.map(lambda _: started.wait(), range(self.threads)))
+        torch.set_num_threads(before)  # a thread's own setting also applies to threads started later
+        return pool
+
     def rest(self) -> None:
-        """End the worker processes, until they are needed again."""
+        """End the worker threads and processes, until they are needed again."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
         self._decoder.stop_workers()
 
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
@@ -239,6 +291,10 @@ class PictureEncoder:
 
     def outputs(self, prepared: Prepared) -> list[Encoded | ImageError]:
         """For each picture its outputs and fine vector, or why it cannot be read."""
+        assert prepared.encoded is not None
+        return prepared.encoded.result()
+
+    def _finish(self, prepared: Prepared) -> list[Encoded | ImageError]:
         pixels, wrong = prepared.decoded()
         rows = range(len(prepared.contents))
         encoded = iter(self._encoded(prepared, pixels, [row for row in rows if row not in wrong]))
@@ -246,21 +302,30 @@ class PictureEncoder:
 
     def encode(self, source: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """Outputs (bits,) and fine vector of one picture, without the feature cache."""
-        from dcmh.inputs import decoding, images
+        from dcmh.inputs import images
 
-        encoded = self._of_pixels(images.decode(source, decoding.SIZE)[None])[0]
+        encoded = self._of_pixels(images.decode(source, self._size)[None])[0]
         return encoded.outputs, encoded.fine
 
+    def remember(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
+        """Put the features of a decoded picture into the cache, so that indexing it does not decode it again."""
+        if self._store is not None and content not in self._store.get([content]):
+            self._store.put([(content, self._run(pixels[None])[0])])
+
     def _encoded(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> list[Encoded]:
-        """Encode the pictures at the good positions."""
+        """Encode the pictures at the good positions. What was decoded also gets a signature, for `duplicates`."""
+        from dcmh.inputs import signatures
+
         if not good:
             return []
+        contents = [prepared.contents[row] for row in good]
+        fresh = [content for content in contents if content not in prepared.known]
+        if len(pixels):
+            self._signatures.put(list(zip(fresh, signatures.compute(pixels), strict=True)))
         if self._store is None:
             return self._of_pixels(pixels)
-        contents = [prepared.contents[row] for row in good]
         features = dict(prepared.known)
         if len(pixels):
-            fresh = [content for content in contents if content not in prepared.known]
             entries = list(zip(fresh, self._run(pixels), strict=True))
             self._store.put(entries)
             features.update(entries)
@@ -285,8 +350,9 @@ class PictureEncoder:
         view = self._fine_view
         assert isinstance(view, FeatureView)
         target = devices.resolve(view.device)
-        if self._backbone is None:
-            self._backbone = features.frozen(view.network, view.weights, target)
+        with self._lock:
+            if self._backbone is None:
+                self._backbone = features.frozen(view.network, view.weights, target)
         return features.run(self._backbone, pixels, target)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -24,9 +25,20 @@ from dcmh.search import query as queries
 from dcmh.search.calibration import Calibration
 from dcmh.search.encode import Encoders, shared_modalities
 from dcmh.search.rank import Match, Request, Wanted
-from dcmh.search.results import Hit, Hits, Query
+from dcmh.search.results import UNMEASURED, Hit, Hits, Query
 from dcmh.stores.address import Address
-from dcmh.stores.base import UPLOADED, UPLOADS, Item, Snapshot, Store, closed_on_error
+from dcmh.stores.base import (
+    COLUMNS,
+    UPDATE,
+    UPGRADING,
+    UPLOADED,
+    UPLOADS,
+    Filter,
+    Item,
+    Snapshot,
+    Store,
+    closed_on_error,
+)
 from dcmh.util.text import mended
 
 if TYPE_CHECKING:
@@ -34,7 +46,8 @@ if TYPE_CHECKING:
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
     from dcmh.search.compare import Changes
-    from dcmh.search.update import Progress
+    from dcmh.search.duplicates import Duplicates
+    from dcmh.search.update import Progress, Update
 
 T = TypeVar("T")
 
@@ -65,6 +78,7 @@ class SearchIndex:
         folder: Path | str | Address | None = None,
         *,
         rebuild: bool = False,
+        upgrade: bool = False,
         keep_gone: bool = False,
         report: Report | None = None,
         split: Split | None = None,
@@ -79,8 +93,14 @@ class SearchIndex:
         Parameters
         ----------
         model
-            Fitted, or a model folder. An index that was built with another one is refused, unless `rebuild`. None: the
-            starter model, for any pictures.
+            Fitted, or a model folder. An index that was built with another one is refused, unless `rebuild` or
+            `upgrade`. None: the starter model, for any pictures.
+        rebuild
+            Start with an empty index, which replaces an existing one at the end.
+        upgrade
+            Encode the items of an existing index with another model. All of them are kept with their ids, also those that
+            are not in the data. Pictures whose features are cached are not decoded. The index can be searched meanwhile,
+            and is replaced at the end.
         keep_gone
             Keep items that are in the index but no longer in the data.
         report
@@ -102,7 +122,7 @@ class SearchIndex:
         where = Path(f"{data.name or 'data'}.dcmh") if folder is None else folder
         _check_data(model, data)  # before anything is written
         text = _report_text(report, held_out)
-        with stores.build_store(where, model, rebuild=rebuild, report=text, codes=codes) as store:
+        with stores.build_store(where, model, rebuild=rebuild, upgrade=upgrade, report=text, codes=codes) as store:
             index = cls(store, Encoders(store.model, in_memory, device=device))
             index.changes = index._bring(data, keep_gone, progress)
         index.encoders.folder = store.model  # a rebuilt index has moved
@@ -179,8 +199,14 @@ class SearchIndex:
         vector: Any = None,
         query_modality: str | None = None,
         at_least: float | None = None,
+        like: Sequence[int] = (),
+        unlike: Sequence[int] = (),
+        filter: Filter | None = None,  # noqa: A002 - the word for it
     ) -> Hits:
-        """The best items for a query: words, or a picture (a path, the bytes of a file, or a uint8 array), or a vector.
+        """The best items for a query: words, a picture (a path, the bytes of a file, or a uint8 array), or a vector.
+
+        Words and a picture together are one query, as are examples with any of them. Words after a minus, and after "no" and
+        "without", are excluded: "dog -beach", "street without cars".
 
         Parameters
         ----------
@@ -198,16 +224,42 @@ class SearchIndex:
             "text" or "image", or else the first.
         at_least
             Only hits whose measured precision is at least this, possibly none.
+        like, unlike
+            Ids of items that hits shall resemble, and not resemble. They are no hits themselves.
+        filter
+            Which items may be hits, by labels, folder, date and columns of their table.
         """
         began = time.perf_counter()
-        query, request = self.ask(text, image, vector=vector, query_modality=query_modality)
-        return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least)
+        query, request = self.ask(text, image, vector=vector, query_modality=query_modality, like=like, unlike=unlike)
+        return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least, filter)
 
     def ask(
-        self, text: str | None = None, image: Any = None, *, vector: Any = None, query_modality: str | None = None
+        self,
+        text: str | None = None,
+        image: Any = None,
+        *,
+        vector: Any = None,
+        query_modality: str | None = None,
+        coded: tuple[bytes, str] | None = None,
+        like: Sequence[int] = (),
+        unlike: Sequence[int] = (),
     ) -> tuple[Query, Request]:
-        """The query of `search` with its code, and the request that the ranking takes."""
-        return queries.ask(self.encoders, text, image, vector, query_modality)
+        """The query of `search` with its code, and the request that the ranking takes.
+
+        `coded` is a packed code, or the `Query.key` of an earlier query, and its modality.
+        """
+        indexed = self.store.modalities()
+        return queries.ask(
+            self.encoders,
+            text,
+            image,
+            vector,
+            query_modality,
+            coded=None if coded is None else queries.ask_code(self.encoders, *coded, indexed),
+            like=[self._example(item) for item in like],
+            unlike=[self._example(item) for item in unlike],
+            indexed=indexed,
+        )
 
     def near(
         self,
@@ -219,11 +271,18 @@ class SearchIndex:
         modality: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
+        text: str | None = None,
+        like: Sequence[int] = (),
+        unlike: Sequence[int] = (),
+        filter: Filter | None = None,  # noqa: A002
     ) -> Hits:
-        """The best items for a packed code, or for the `Query.key` of an earlier query, in the query's modality."""
+        """The best items for a packed code, or for the `Query.key` of an earlier query, in the query's modality.
+
+        The rest as in `search`.
+        """
         began = time.perf_counter()
-        query, request = queries.ask_code(self.encoders, key, query_modality, self.store.modalities())
-        return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least)
+        query, request = self.ask(text, coded=(key, query_modality), like=like, unlike=unlike)
+        return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least, filter)
 
     def similar(
         self,
@@ -234,29 +293,46 @@ class SearchIndex:
         modality: str | None = None,
         offset: int = 0,
         at_least: float | None = None,
+        filter: Filter | None = None,  # noqa: A002
     ) -> Hits:
         """The items most similar to one of the index, by its picture, or by its text if it has none; without itself."""
         began = time.perf_counter()
-        item = as_id(item)
         about = self.item(item)
+        query, request = self.ask(like=[item])
+        query = replace(query, text=about.text, image=about.path)
+        return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least, filter)
+
+    def _example(self, item: int) -> queries.Example:
+        """An item as part of a query: its picture, or its text if it has none."""
+        number = as_id(item)
+        self.item(number)
         indexes = self.store.snapshot.indexes
         for name in sorted(indexes, key=lambda name: name == self.encoders.text):
-            code = self._intact(lambda now, name=name: now.indexes[name].codes_there([item]).get(item))  # type: ignore[misc]
+            code = self._intact(lambda now, name=name: now.indexes[name].codes_there([number]).get(number))  # type: ignore[misc]
             if code is not None:
-                key = code + self.store.fine_of(name, [item]).get(item, b"")
-                query, request = queries.ask_code(self.encoders, key, name, self.store.modalities())
-                query = replace(query, text=about.text, image=about.path)
-                wanted = Wanted(k, radius, modality, offset, without=item)
-                return self._answer(query, request, began, wanted, at_least)
-        raise QueryError(f"Item {item} of {self.place} has no code.", hint="Index it again.")
+                return queries.Example(number, code + self.store.fine_of(name, [number]).get(number, b""), name)
+        raise QueryError(f"Item {number} of {self.place} has no code.", hint="Index it again.")
 
-    def _answer(self, query: Query, request: Request, began: float, wanted: Wanted, at_least: float | None) -> Hits:
+    def _answer(
+        self,
+        query: Query,
+        request: Request,
+        began: float,
+        wanted: Wanted,
+        at_least: float | None,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> Hits:
         """The hits of a query. `began`: when, by `time.perf_counter`."""
+        wanted = replace(wanted, without=(*query.like, *query.unlike))
+        if filter:
+            filter = self._checked_filter(filter)  # noqa: A001
+            wanted = replace(wanted, allowed=self.store.matching(filter))
+            query = replace(query, filter=filter, kind=UNMEASURED)
         k, _ = rank.limits(wanted.k, wanted.radius)
         offset = first = rank.whole_number("offset", wanted.offset, 0) or 0
         last = None if k is None else offset + k
         if at_least is not None:  # all that can have a precision, of which some are left out before hits are counted
-            self._check_precision(at_least)
+            self._check_precision(at_least, query)
             most = None if last is None else max(last, calibration.BANDS[-1])
             wanted, first = replace(wanted, k=most, offset=0), 0
         texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
@@ -287,13 +363,31 @@ class SearchIndex:
     def _rank(self, now: Snapshot[Any, Any], request: Request, wanted: Wanted, texts: list[str]) -> rank.Ranking:
         return rank.search(rank.Collection(now.indexes, now.fine, self.store, now.items, texts), request, wanted)
 
-    def _check_precision(self, at_least: float) -> None:
+    def _checked_filter(self, filter: Filter) -> Filter:  # noqa: A002
+        """The filter with its folder as paths of items begin; a column that no table had is an error."""
+        columns = json.loads(self.store.about(COLUMNS) or "[]") if filter.where else []
+        for condition in filter.conditions:
+            if condition.column not in columns:
+                has = f"It has: {', '.join(columns)}." if columns else "Its data had no further columns."
+                raise QueryError(f"The index has no column {condition.column!r}.", hint=has)
+        root = self.root
+        if filter.folder and root is not None and os.path.isabs(filter.folder):
+            with contextlib.suppress(ValueError):
+                return replace(filter, folder=Path(filter.folder).relative_to(os.path.abspath(root)).as_posix())
+        return filter
+
+    def _check_precision(self, at_least: float, query: Query) -> None:
         if isinstance(at_least, bool) or not isinstance(at_least, int | float) or not 0 <= at_least <= 1:
             raise ParameterError(f"at_least must be a number from 0 to 1, not {at_least!r}.")
         if not self.calibration.is_measured:
             raise QueryError(
                 f"The precision of hits was not measured for the model of {self.place}, so hits cannot be chosen by it.",
                 hint="Train a model on items of this collection: dcmh train measures it.",
+            )
+        if query.kind == UNMEASURED:
+            raise QueryError(
+                "The precision of hits was not measured for queries with several parts, with excluded words or with filters.",
+                hint="Leave out the minimum precision.",
             )
 
     def _hits(
@@ -308,6 +402,8 @@ class SearchIndex:
                 precision = self.calibration.precision(
                     match, position, query.kind, request.modality, ranking, has_text=bool(item.text)
                 )
+                if match.words and not item.text and not item.labels:
+                    precision = None  # found by its folder, and words were measured in texts
                 path = self._path(item, root)
                 why = (match.modality, item.name, match.score, match.fine, match.words)
                 hits.append(Hit(match.id, match.distance, self.bits, precision, item.text, path, item.labels, *why))
@@ -336,6 +432,30 @@ class SearchIndex:
             return self.folder / UPLOADS / os.path.basename(item.name.removeprefix(UPLOADED))
         return None if item.path is None else Path(item.path) if root is None else root / item.path
 
+    def duplicates(
+        self,
+        kind: Literal["exact", "near"] | None = None,
+        *,
+        similarity: float | None = None,
+        compute: bool = True,
+        progress: Progress | None = None,
+    ) -> Duplicates:
+        """Groups of copies with the one to keep: the same content, or nearly the same picture. Default: both kinds.
+
+        Parameters
+        ----------
+        similarity
+            Minimum similarity of near copies, above 0 and at most 1.
+        compute
+            Compute the signatures of pictures that have none yet, which decodes them. They are cached by content.
+        progress
+            Called as progress(pictures done, pictures to do) meanwhile.
+        """
+        from dcmh.search import duplicates
+
+        least = duplicates.SIMILARITY if similarity is None else similarity
+        return duplicates.find(self, kind=kind, similarity=least, compute=compute, progress=progress)
+
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def update(self, data: Dataset, *, keep_gone: bool = False, progress: Progress | None = None) -> Changes:
@@ -351,12 +471,39 @@ class SearchIndex:
 
         root = data_root(data)
         check_root(self.place, self.store.noted_roots(), root)
-        update = Update(self.store, self.encoders, data, root=root, keep=keep_gone, progress=progress)
+        recode = self.store.about(UPDATE) == UPGRADING
+        keep = keep_gone or recode
+        update = Update(self.store, self.encoders, data, root=root, keep=keep, recode=recode, progress=progress)
         update.check()
         self.store.remember_root(root)  # before the first item, so that an interrupted run leaves complete paths
         changes = update.run()
+        if recode:
+            self._recode_others(update, changes, progress)
         self.store.settle(changes.skipped)
         return changes
+
+    def _recode_others(self, update: Update, changes: Changes, progress: Progress | None) -> None:
+        """In an upgrade, encode the items that are not in the data: those from `add`, uploads, and others that are gone."""
+        from dcmh.search.update import Update
+
+        gone = [item for items in update.compared.gone.values() for item in items]
+        items = sorted([*gone, *self.store.uploads()], key=lambda item: item.id)
+        changes.gone -= len(gone)
+        if not items:
+            return
+        paths = [self.path_of(item) for item in items]
+        columns: dict[str, Any] = {}
+        if self.encoders.picture is not None:
+            columns[self.encoders.picture] = Images([None if path is None else str(path) for path in paths])
+        if self.encoders.text is not None:
+            columns[self.encoders.text] = Texts([item.text for item in items])
+        data = Dataset(columns, ids=[item.name for item in items])
+        more = Update(
+            self.store, self.encoders, data, root=self.root, partial=True, stored=items, progress=progress
+        ).run()
+        changes.recoded += more.recoded
+        changes.gone += more.gone
+        changes.skipped = sorted([*changes.skipped, *more.skipped])
 
     def add(
         self,

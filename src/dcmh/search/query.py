@@ -1,22 +1,35 @@
-"""From a query to its code: words, with what became of them, a picture, or a vector; in any modality of its kind."""
+"""From a query to its code: words, with what became of them, a picture, a vector, examples, or several of them together.
+
+A query of several parts has the weighted mean of their fine vectors, less what it excludes:
+
+    q = (words + PICTURE picture + PICTURE examples) / (sum of the weights) - EXCLUDED excluded words - UNLIKE counterexamples
+
+with the mean of several examples. Its code is the signs of the same sum over the codes of the parts. The weights were chosen
+on photos that are not queries (docs/measurements/search-quality.md).
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.codes import bytes_of
+from dcmh.data.columns import is_pil_image
 from dcmh.data.dataset import JOINT
+from dcmh.data.values import plain
 from dcmh.errors import ImageError, ParameterError, QueryError, UnknownWords
 from dcmh.inputs.views import as_column
 from dcmh.search.encode import Encoders
 from dcmh.search.rank import Request
-from dcmh.search.results import Query
+from dcmh.search.results import UNMEASURED, Query
 from dcmh.search.words import TextEncoder
 from dcmh.util.formats import read_npy, reason
 from dcmh.util.text import STOP_WORDS, BagOfWords, index_words
@@ -25,19 +38,163 @@ from dcmh.util.text import STOP_WORDS, BagOfWords, index_words
 OFFERED, LONGEST = 8, 40
 LONGEST_QUERY = 10_000  # characters
 WORD = 2  # words up to which a query is a word, not a sentence
+PICTURE, EXCLUDED, UNLIKE = 0.5, 1.0, 0.5
+
+_NEGATIONS = "no without ohne kein keine keinen sans sin senza sem zonder geen"
+_ARTICLES = "a an any the ein eine einen einem einer un une uno una"
+_JOINING = "and or nor und oder noch et ou ni y"
+_ENDING = """
+    about above after against along among around at before behind below beneath beside between beyond but by during for
+    from in inside into near next on onto outside over through to toward towards under underneath upon while with within
+    auf bei im mit neben unter vor avec dans sur con en sobre
+    """
+NEGATIONS, ARTICLES, JOINING, ENDING = (
+    frozenset(words.split()) for words in (_NEGATIONS, _ARTICLES, _JOINING, _ENDING)
+)
+_TOKEN = re.compile(r'(?P<minus>(?<!\S)-(?=[^\W\d]|"))?(?:"(?P<quoted>[^"]+)"|(?P<word>[^\s"]+))')
+_PUNCTUATION = ".,;:!?()"
 
 Asked = tuple[Query, Request]
 
 
-def ask(encoders: Encoders, text: str | None, image: Any, vector: Any, query_modality: str | None) -> Asked:
-    """The query with its code, and the request; in the given modality, or in the default one of its kind."""
-    if sum(given is not None for given in (text, image, vector)) != 1:
-        raise ParameterError("Give one of text, image and vector to search for.")
-    if text is not None:
-        return ask_words(encoders, text, _checked(encoders, query_modality, "text"))
+@dataclass(frozen=True)
+class Example:
+    """An item of the index as part of a query: its id, and its code and fine vector (see `Query.key`) in a modality."""
+
+    id: int
+    key: bytes
+    modality: str
+
+
+def parse(text: str) -> tuple[str, tuple[str, ...]]:
+    """The words to search for, and those to exclude.
+
+    Excluded are a word or "several words" after a minus that follows a space; and the words after no or without, as in "dog
+    without a leash on the beach", up to a preposition or a punctuation mark. NEGATIONS lists these words in other languages.
+    """
+    wanted: list[str] = []
+    without: list[str] = []
+    phrase: list[str] | None = None  # that is being read, after its negation
+
+    def close() -> None:
+        nonlocal phrase
+        if phrase is not None and (len(phrase) < 2 or phrase[-1].lower() in ("sign", "signs")):
+            wanted.extend(phrase)  # nothing follows the negation, or it is a "no parking sign"
+        elif phrase is not None:
+            excluded = " ".join(phrase[1:])
+            if wanted and wanted[-1].lower() in ("with", "mit", "avec", "con"):
+                wanted.pop()  # as in "a street with no cars"
+            without.append("people" if excluded.lower() == "one" else excluded)
+        phrase = None
+
+    for match in _TOKEN.finditer(text):
+        token = match["quoted"] or match["word"]
+        bare = token.strip(_PUNCTUATION)
+        word = "" if match["quoted"] else bare.lower()
+        if match["minus"]:
+            close()
+            without.append(bare.removeprefix("-"))
+        elif word in ("nobody", "noone", "no-one"):
+            close()
+            without.append("people")
+        elif word in NEGATIONS and token[-1] != ".":
+            close()
+            phrase = [token]
+        elif phrase is None:
+            wanted.append(match[0])
+        elif word in ARTICLES and len(phrase) == 1:
+            continue
+        elif word in JOINING and len(phrase) > 1:
+            negation = phrase[0]
+            close()
+            phrase = [negation]
+        elif word in ENDING and len(phrase) > 1:
+            close()
+            wanted.append(token)
+        else:
+            phrase.append(bare)
+            if token[-1] in _PUNCTUATION:
+                close()
+    close()
+    return " ".join(wanted), tuple(dict.fromkeys(excluded for excluded in without if excluded))
+
+
+def ask(
+    encoders: Encoders,
+    text: str | None,
+    image: Any = None,
+    vector: Any = None,
+    query_modality: str | None = None,
+    *,
+    coded: Asked | None = None,
+    like: Sequence[Example] = (),
+    unlike: Sequence[Example] = (),
+    indexed: Sequence[str] = (),
+) -> Asked:
+    """The query with its code, and the request; in the given modality, or in the default one of its kind.
+
+    `coded` is a part that has its code already, `indexed` the modalities of the index that has the examples.
+    """
+    text = plain(text)
+    pictures = [given is not None for given in (image, vector, coded)]
+    if text is None and not any(pictures) and not like and not unlike:
+        raise ParameterError("Give text, an image or a vector to search for, or examples.")
+    if sum(pictures) > 1:
+        raise ParameterError("Give one of image and vector to search for.")
+    modality = dict.fromkeys(("text", "image", "vector"), query_modality)
+    if text is not None and any(pictures) and query_modality in encoders.modalities:
+        kind = encoders.kind(query_modality)
+        modality = {name: query_modality if name == kind else None for name in modality}
+    words, without = _read(text) if text is not None else ("", ())
+    parts: list[tuple[float, Asked]] = []
+    if text is not None and (not without or words):
+        parts.append((1.0, ask_words(encoders, words, _checked(encoders, modality["text"], "text"))))
     if image is not None:
-        return ask_picture(encoders, image, _checked(encoders, query_modality, "image"))
-    return ask_vector(encoders, vector, _checked(encoders, query_modality, "vector"))
+        parts.append((PICTURE, ask_picture(encoders, image, _checked(encoders, modality["image"], "image"))))
+    if vector is not None:
+        parts.append((PICTURE, ask_vector(encoders, vector, _checked(encoders, modality["vector"], "vector"))))
+    if coded is not None:
+        parts.append((PICTURE, coded))
+    for example in like:
+        parts.append((PICTURE / len(like), ask_code(encoders, example.key, example.modality, indexed)))
+    excluded = [
+        (EXCLUDED, ask_words(encoders, phrase, _checked(encoders, modality["text"], "text"))) for phrase in without
+    ]
+    for example in unlike:
+        excluded.append((UNLIKE / len(unlike), ask_code(encoders, example.key, example.modality, indexed)))
+    query, request = parts[0][1] if len(parts) == 1 and not excluded else _combined(encoders, parts, excluded)
+    named, apart = tuple(one.id for one in like), tuple(one.id for one in unlike)
+    return replace(query, text=text, without=without, like=named, unlike=apart), request
+
+
+def _read(text: str) -> tuple[str, tuple[str, ...]]:
+    """The words to search for and those to exclude; a text that is no query is left to `ask_words`."""
+    return parse(text) if isinstance(text, str) and len(text) <= LONGEST_QUERY else (text, ())
+
+
+def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: list[tuple[float, Asked]]) -> Asked:
+    """One query of several parts, less what is excluded."""
+    total = sum(weight for weight, _ in parts) or 1.0
+    weighted = [(weight / total, asked) for weight, asked in parts]
+    weighted += [(-weight, asked) for weight, asked in excluded]
+    fine: NDArray[np.float32] | None = None
+    bits = np.zeros(encoders.bits, np.float64)
+    for weight, (_, request) in weighted:
+        bits += weight * codes.unpack(np.frombuffer(request.code, np.uint8)[None], encoders.bits)[0]
+        if request.fine is not None:
+            term = np.asarray(weight * request.fine, np.float32)
+            fine = term if fine is None else fine + term
+    code = codes.pack(codes.sign(bits[None]))[0].tobytes()
+    spoken = next((asked for _, asked in parts if asked[1].is_text), None)
+    shown = next((asked for _, asked in parts if not asked[1].is_text), None)
+    first = shown or spoken or excluded[0][1]
+    query = Query(code=code, key=first[0].key if shown else code, image=first[0].image, kind=UNMEASURED)
+    request = Request(code, first[1].modality, first[1].is_text, fine)
+    if spoken is not None:
+        used, ignored, nearest = spoken[0].used, spoken[0].ignored, spoken[0].nearest
+        query = replace(query, used=used, ignored=ignored, nearest=nearest)
+        request = replace(request, words=spoken[1].words, known=spoken[1].known or shown is not None)
+    return query, replace(request, without=tuple(one[1].words for _, one in excluded if one[1].words))
 
 
 def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Asked:
@@ -77,14 +234,14 @@ def no_answer(encoders: Encoders, query: Query, request: Request, *, texts_searc
 
 
 def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> Asked:
-    """A query of a picture: a path, the bytes of a file, or a uint8 array."""
+    """A query of a picture: a path, the bytes of a file, a PIL image, or a uint8 array."""
     modality = modality or encoders.picture
     if modality is None:
         raise QueryError("The model of this index takes no pictures.", hint="Ask with words.")
-    if not isinstance(image, str | Path | bytes | bytearray | memoryview | np.ndarray):
+    if not isinstance(image, str | Path | bytes | bytearray | memoryview | np.ndarray) and not is_pil_image(image):
         raise QueryError(
             f"The picture to search for is of type {type(image).__name__}.",
-            hint="Give a path, the bytes of a file, or a uint8 array (height, width, 3).",
+            hint="Give a path, the bytes of a file, a PIL image, or a uint8 array (height, width, 3).",
         )
     if isinstance(image, bytearray | memoryview):
         image = bytes(image)
@@ -109,7 +266,7 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
         )
     modality = modality or names[0]
     try:
-        values = read_npy(vector) if isinstance(vector, str | Path) else np.asarray(vector)
+        values = read_npy(vector) if isinstance(vector, str | Path) else np.asarray(plain(vector))
     except (OSError, ValueError) as error:
         raise QueryError(
             f"Cannot read the vector {vector}: {reason(error)}.", hint="Give a .npy file, or numbers."

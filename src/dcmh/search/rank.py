@@ -12,6 +12,9 @@ Second stage: candidates are ordered by a score with two terms.
 
     score = fine + WORDS words; if at most FEW items contain all words of the query, those come first
 
+What a query excludes ("dog -beach") is subtracted from its fine vector, and items that contain its words are no hits. A filter
+leaves out hits and changes neither the scores nor the order of the others.
+
 Without fine vectors the order is that of Hamming distances, as in the paper.
 """
 
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,20 +59,30 @@ class WordIndex(Protocol):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which hits: at most k, within a radius, in one modality; not the first `offset`, and not the item `without`."""
+    """Which hits: at most k, within a radius, in one modality; not the first `offset`, and not the items `without`.
+
+    `allowed` are the ids, ascending, of the items that pass a filter; None if there is no filter.
+    """
 
     k: int | None = None
     radius: int | None = None
     modality: str | None = None
     offset: int = 0
-    without: int = 0
+    without: tuple[int, ...] = ()
+    allowed: Ids | None = None
+
+    def drop(self, near: Near) -> None:
+        """Remove the items `without`."""
+        for item in self.without:
+            near.pop(item, None)
 
 
 @dataclass(frozen=True)
 class Request:
     """A query: its code in a modality, and its fine vector and words if it has any.
 
-    `known` is False if the model knows no word of the query, so that only texts that contain them can be hits.
+    `known` is False if the model knows no word of the query, so that only texts that contain them can be hits. An item is
+    no hit if its text or labels contain all words of a member of `without`.
     """
 
     code: bytes
@@ -78,6 +91,7 @@ class Request:
     fine: NDArray[np.float32] | None = None
     words: tuple[str, ...] = ()
     known: bool = True
+    without: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     scopes = _scopes(collection.codes, request, wanted.modality, collection.items)
     whole = len(scopes) != 1 or scopes[0][1] is not None
     searched = collection.items if whole else len(collection.codes[scopes[0][0]])
+    searched = searched if wanted.allowed is None else len(wanted.allowed)
     scored = _second_stage(collection, request, wanted)
     if not scored:
         return _by_distance(collection, request, wanted, scopes, searched)
@@ -130,24 +145,28 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     among: Ids | None = None
     candidates: int | None = None
     if radius is not None:
-        near = _find(collection.codes, scopes, request, None, radius)
+        near = _find(collection.codes, scopes, request, None, radius, wanted.allowed)
         among = np.array(sorted(near), np.int64)
     elif collection.items > EVERYTHING:
-        near = _find(collection.codes, scopes, request, max(CANDIDATES, 2 * ((k or 0) + offset)), None)
+        count = max(CANDIDATES, 2 * ((k or 0) + offset))
+        near = _find(collection.codes, scopes, request, count, None, wanted.allowed)
         among = np.array(sorted(near), np.int64)
     words = _Words(collection, request, wanted, among)
     if among is not None and radius is None:
-        among = np.union1d(among, words.rare)
+        rare = words.rare if wanted.allowed is None else words.rare[_holds(wanted.allowed, words.rare)]
+        among = np.union1d(among, rare)
         candidates = len(among)
     ids, fine = _fine(collection, request, scored, among, words.rare)
     share = words.share(ids)
     score = fine + WORDS * share
     key = score if words.few is None else np.where(np.isin(ids, words.few), score + FIRST, score)
-    keep = ids != wanted.without if wanted.without else np.ones(len(ids), bool)
+    keep = ~np.isin(ids, np.union1d(wanted.without, _excluded(collection, request, wanted, among)))
+    if wanted.allowed is not None:
+        keep &= _holds(wanted.allowed, ids)
     last = None if k is None else k + offset
     order = _best(ids, np.where(keep, key, -np.inf), None if last is None else last + SPARE)
     order = order[keep[order]]
-    near.pop(wanted.without, None)
+    wanted.drop(near)
     near |= _distances(collection.codes, scopes, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
     matches = []
     for row in order:
@@ -158,7 +177,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     matches = matches[offset:last]
     beyond = None
     if not near and radius is not None:
-        nearest = Wanted(1, None, wanted.modality, without=wanted.without)
+        nearest = replace(wanted, k=1, radius=None, offset=0)
         beyond = next(iter(_by_distance(collection, request, nearest, scopes, searched).matches), None)
     best = float(fine[keep].max()) if keep.any() else None
     return Ranking(matches, beyond, searched, candidates, radius, best, words.common)
@@ -194,10 +213,28 @@ def _fine(
     return ids, np.where(np.isnan(fine), -1, fine).astype(np.float32)  # -1: without a fine vector, found by a word
 
 
+def _excluded(collection: Collection, request: Request, wanted: Wanted, among: Ids | None) -> Ids:
+    """The items whose text or labels contain what the request excludes, unless only pictures are searched."""
+    excluded = [np.empty(0, np.int64)]
+    if collection.words is not None and wanted.modality in (None, JOINT, *collection.text):
+        for words in request.without:
+            holders = [collection.words.with_word(word, None if among is None else among.tolist()) for word in words]
+            excluded.append(_common(holders))
+    return np.unique(np.concatenate(excluded))
+
+
+def _common(lists: list[Ids]) -> Ids:
+    """The ids that all of some ascending lists have in common."""
+    first, *others = sorted(lists, key=len)
+    for ids in others:
+        first = first[_holds(ids, first)]
+    return first
+
+
 def _union(lists: list[Ids]) -> Ids:
     """All ids of some ascending lists, ascending."""
     longest = max(lists, key=len)
-    others = [ids for ids in lists if ids is not longest and not _holds(longest, ids).all()]
+    others = [ids for ids in lists if not np.array_equal(ids, longest) and not _holds(longest, ids).all()]
     if not others:
         return longest
     joined = np.sort(np.concatenate([longest, *others]), kind="stable")  # sorted runs: a merge
@@ -261,14 +298,11 @@ class _Words:
 
     def _of_all(self) -> Ids:
         """The items that contain all words."""
-        first, *others = sorted(self._holders.values(), key=len)
-        for holders in others:
-            first = first[_holds(holders, first)]
-        return first
+        return _common(list(self._holders.values()))
 
     def _count(self) -> bool:
-        """Whether words count: in text queries, unless only pictures are searched."""
-        return self.request.is_text and self.wanted.modality in (None, JOINT, *self.collection.text)
+        """Whether words count: unless only pictures are searched."""
+        return self.wanted.modality in (None, JOINT, *self.collection.text)
 
     def share(self, ids: Ids) -> Scores:
         """The share of the words, weighted by rarity, that each item contains."""
@@ -305,22 +339,25 @@ def _by_distance(
     """The order of distances alone. A request of unknown words finds the items whose texts contain them."""
     k, radius = limits(wanted.k, wanted.radius)
     k = None if k is None else k + wanted.offset
-    more = 1 if wanted.without else 0
+    excluded = _excluded(collection, request, wanted, None).tolist()
+    wanted = replace(wanted, without=(*wanted.without, *excluded))
+    more = len(wanted.without)
     near: Near = {}
     held: dict[int, tuple[str, ...]] = {}
     if request.known:
-        near = _find(collection.codes, scopes, request, None if k is None else k + more, radius)
+        near = _find(collection.codes, scopes, request, None if k is None else k + more, radius, wanted.allowed)
     else:
         words = _Words(collection, request, wanted, None)
-        held = {number: words.of(number) for number in words.rare.tolist()}
+        rare = words.rare if wanted.allowed is None else words.rare[_holds(wanted.allowed, words.rare)]
+        held = {number: words.of(number) for number in rare.tolist()}
         near = _distances(collection.codes, scopes, request, list(held))
         near = {item: match for item, match in near.items() if radius is None or match[0] <= radius}
-    near.pop(wanted.without, None)
+    wanted.drop(near)
     order = sorted(near, key=lambda item: (-len(held.get(item, ())), near[item][0], item))[:k][wanted.offset :]
     beyond = None
     if not near and radius is not None:
-        others = _find(collection.codes, scopes, request, 1 + more, None)
-        others.pop(wanted.without, None)
+        others = _find(collection.codes, scopes, request, 1 + more, None, wanted.allowed)
+        wanted.drop(others)
         beyond = next((Match(item, *others[item]) for item in _nearest_first(others)), None)
     return Ranking(
         [Match(item, *near[item], words=held.get(item, ())) for item in order], beyond, searched, None, radius
@@ -360,6 +397,13 @@ def _scopes(codes: Codes, request: Request, modality: str | None, items: int) ->
     return scopes
 
 
+def _both(scope: Ids | str | None, passing: Ids) -> Ids | tuple[str, Ids]:
+    """What a scope and a filter both allow."""
+    if isinstance(scope, str):
+        return scope, passing
+    return passing if scope is None else scope[_holds(passing, scope)]
+
+
 def _alone(codes: Codes, modality: str, others: list[str]) -> Ids | str:
     """The items that have a code in no other modality: their ids, or ALONE for an index on a server."""
     if not isinstance(codes[modality], HammingIndex):
@@ -370,11 +414,17 @@ def _alone(codes: Codes, modality: str, others: list[str]) -> Ids | str:
     return only
 
 
-def _find(codes: Codes, scopes: list[Scope], request: Request, k: int | None, radius: int | None) -> Near:
-    """Items with their smallest distance; at equal distances the modality other than the query's: its precision is measured."""
+def _find(
+    codes: Codes, scopes: list[Scope], request: Request, k: int | None, radius: int | None, passing: Ids | None
+) -> Near:
+    """Items with their smallest distance; at equal distances the modality other than the query's: its precision is measured.
+
+    `passing`: the items that pass a filter; None if there is no filter.
+    """
     near: Near = {}
     packed = np.frombuffer(request.code, np.uint8)[None]
-    for name, allowed in sorted(scopes, key=lambda scope: scope[0] == request.modality):
+    for name, scope in sorted(scopes, key=lambda scope: scope[0] == request.modality):
+        allowed = scope if passing is None else _both(scope, passing)
         if k is None:
             results = codes[name].within(packed, radius or 0, allowed=allowed)
         else:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
+
+from dcmh.errors import ImageError
+from dcmh.stores.base import Filter
+from dcmh.util.tables import Markup, data_frame, html_table, text_table
+
+UNMEASURED = "combined"  # a kind of query of which no precision was measured
+SHOWN = 20  # hits in a notebook or at the prompt
+THUMBNAIL = 96  # pixels
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,7 @@ class Hit:
 class Query:
     """A query. `used` and `ignored` are its known and unknown words; `nearest` suggests known words for unknown ones.
 
+    `without` is what its words exclude; `like` and `unlike` are the ids of its examples; `filter` limits its hits.
     `key` is the code, followed by the quantised fine vector if there is one; `SearchIndex.near` takes both.
     """
 
@@ -63,7 +73,11 @@ class Query:
     nearest: dict[str, tuple[str, ...]] = field(default_factory=dict)
     code: bytes = b""
     key: bytes = b""
-    kind: str = "picture"  # or "word", or "sentence": queries of different kinds have different precision
+    kind: str = "picture"  # or "word", "sentence", or UNMEASURED: queries of different kinds have different precision
+    without: tuple[str, ...] = ()
+    like: tuple[int, ...] = ()
+    unlike: tuple[int, ...] = ()
+    filter: Filter = field(default_factory=Filter)
 
     def to_json(self) -> dict[str, Any]:
         """A record for JSON."""
@@ -74,6 +88,10 @@ class Query:
             "ignored": list(self.ignored),
             "nearest": {word: list(known) for word, known in self.nearest.items()},
             "code": self.code.hex(),
+            "without": list(self.without),
+            "like": list(self.like),
+            "unlike": list(self.unlike),
+            "filter": self.filter.to_json(),
         }
 
 
@@ -119,3 +137,42 @@ class Hits:
             "at_least": self.at_least,
             "hits": [hit.to_json() for hit in self.hits],
         }
+
+    def _title(self) -> str:
+        query = repr(self.query.text) if self.query.text else self.query.image or f"a {self.query.kind}"
+        return f"{len(self):,} hits for {query} among {self.searched:,} items ({self.took_ms:.1f} ms)"
+
+    def __repr__(self) -> str:
+        rows = [[hit.score, hit.distance, hit.name, shortened(hit.text or "")] for hit in self.hits[:SHOWN]]
+        more = f"\n… {len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
+        return f"{self._title()}\n{text_table(['score', 'distance', 'name', 'text'], rows)}{more}"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [_picture(hit), hit.score, hit.distance, hit.precision, hit.name, shortened(hit.text or "", 200)]
+            for hit in self.hits[:SHOWN]
+        ]
+        return html_table(self._title(), ["", "score", "distance", "precision", "name", "text"], rows)
+
+    def to_frame(self) -> Any:
+        """The hits as a pandas DataFrame, best first. Needs pandas."""
+        return data_frame([hit.to_json() for hit in self.hits])
+
+
+def shortened(text: str, length: int = 60) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def _picture(hit: Hit) -> Markup:
+    """A thumbnail for a notebook; nothing if there is no file, or it cannot be read."""
+    if hit.path is None:
+        return Markup("")
+    from dcmh.inputs.images import thumbnail
+
+    try:
+        encoded = base64.b64encode(thumbnail(hit.path, THUMBNAIL)).decode()
+    except ImageError:
+        return Markup("")
+    return Markup(f'<img src="data:image/jpeg;base64,{encoded}" alt="">')

@@ -66,7 +66,7 @@ def encode_column(
 def _picture_codes(
     encoder: PictureEncoder, column: Images, rows: list[int], progress: Progress | None
 ) -> tuple[Codes, Failed]:
-    """Two batches are decoded while one is in the network."""
+    """Batches are decoded and encoded ahead of the one whose codes are collected."""
     encoded: Codes = {}
     failed: Failed = {}
     ahead: deque[tuple[list[int], Prepared]] = deque()
@@ -98,7 +98,7 @@ def _picture_codes(
                     batch.append(row)
                     contents.append(hashed)
             ahead.append((batch, encoder.prepare(column, batch, contents)))
-            if len(ahead) > 2:
+            if len(ahead) > encoder.ahead:
                 finish()
         while ahead:
             finish()

@@ -8,12 +8,14 @@ run; on a GPU features differ in the last digits from group to group.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,11 +27,11 @@ from dcmh import codes
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
-from dcmh.inputs.images import content_hash
+from dcmh.inputs.images import content_hash, date_taken
 from dcmh.inputs.sentences import one_blas_thread
 from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
 from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
-from dcmh.stores.base import FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
+from dcmh.stores.base import COLUMNS, FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
 
 PICTURES = BATCH  # in a group on a CPU; a GPU takes more
 ENTRIES = 1024  # in a group at most, whatever they need
@@ -56,6 +58,8 @@ class Update:
         keep: bool = False,
         partial: bool = False,
         uploaded: bool = False,
+        recode: bool = False,
+        stored: Sequence[Item] | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.store = store
@@ -70,11 +74,30 @@ class Update:
         self.text = None if self.joint else shown  # has a code of its own: a new text does not change the picture's
         self.sources = [name for name in self.modalities if name != self.text]  # what an item's content is made of
         self.code_names = [JOINT] if self.joint else self.sources
-        self.compared = Comparison(store, data, self.sources, shown, root, partial=partial, uploaded=uploaded)
+        self.recode = recode
+        self.compared = Comparison(
+            store,
+            data,
+            self.sources,
+            shown,
+            root,
+            partial=partial,
+            uploaded=uploaded,
+            recode=recode,
+            stored=stored,
+        )
         self.changes = self.compared.changes
         self.touched: set[int] = set()
+        self._ahead = 1  # groups that are prepared in advance; more where pictures are encoded
         self._seen: dict[bytes, Content] = {}
+        self._new_columns = self._columns()
         self._lapsed: set[str] = set()  # entries of the table `skipped` that no longer hold
+
+    def _columns(self) -> list[str]:
+        """The extra columns of the index and of the data, if these add any."""
+        known = json.loads(self.store.about(COLUMNS) or "[]")
+        columns = dict.fromkeys([*known, *(name for cells in self.data.extra or () for name in cells)])
+        return list(columns) if len(columns) > len(known) else []
 
     def check(self) -> None:
         """Refuse data that looks like a mistake, before anything is written."""
@@ -118,12 +141,12 @@ class Update:
         self._commit(ready)
 
     def _encoded(self, entries: list[Entry]) -> Iterator[list[Entry]]:
-        """Groups whose contents have their codes; two groups are being decoded while one is in the network."""
+        """Groups whose contents have their codes; the next ones are being decoded and encoded meanwhile."""
         ahead: deque[tuple[list[Entry], dict[str, Prepared]]] = deque()
         try:
             for group in self._groups(entries):
                 ahead.append((group, self._prepare(group)))
-                if len(ahead) > 2:
+                if len(ahead) > self._ahead:
                     yield self._finish(*ahead.popleft())
             while ahead:
                 yield self._finish(*ahead.popleft())
@@ -146,12 +169,17 @@ class Update:
             yield group
 
     @cached_property
+    def _picture_modalities(self) -> list[str]:
+        """The modalities with pictures."""
+        names = [name for name in self.sources if isinstance(self.data[name], Images)]
+        return [name for name in names if self.data.observed(name).any()]
+
+    @cached_property
     def _at_once(self) -> int:
         """Pictures in a group. Computed when there are some, as it loads the network."""
-        columns = [
-            name for name in self.sources if isinstance(self.data[name], Images) and self.data.observed(name).any()
-        ]
-        return PICTURES * max((self.encoders.pictures(name).batch // BATCH for name in columns), default=1)
+        return PICTURES * max(
+            (self.encoders.pictures(name).batch // BATCH for name in self._picture_modalities), default=1
+        )
 
     def _hashed(self, entries: list[Entry]) -> Iterator[Entry]:
         """Entries with the hash of their content, and with the content, which entries of the same hash share."""
@@ -159,8 +187,10 @@ class Update:
             for start in range(0, len(entries), HASHED_AHEAD):
                 block = entries[start : start + HASHED_AHEAD]
                 contents = list(pool.map(self._hash, block))
+                dates = list(pool.map(self._date, block))
                 stored = self._stored({content for content in contents if isinstance(content, bytes)})
-                for entry, content in zip(block, contents, strict=True):
+                for entry, content, taken in zip(block, contents, dates, strict=True):
+                    entry.item = replace(entry.item, taken=taken)
                     self._settle(entry, content, stored)
                     yield entry
 
@@ -200,6 +230,13 @@ class Update:
         pictures = b"".join(hashes) if len(hashes) < 2 else hashlib.blake2b(b"".join(hashes), digest_size=HASH).digest()
         return pictures + self.compared.rest(entry.row)
 
+    def _date(self, entry: Entry) -> datetime | None:
+        """When the picture of an item was taken."""
+        if entry.item.taken is not None:
+            return entry.item.taken
+        paths = (column.path(entry.row) for name in self.sources if isinstance(column := self.data[name], Images))
+        return next((date_taken(path) for path in paths if path is not None), None)
+
     def _settle(self, entry: Entry, content: bytes | ImageError | None, stored: dict[bytes, Content]) -> None:
         if isinstance(content, ImageError):
             entry.content = Content(reason=str(content))
@@ -207,7 +244,7 @@ class Update:
         entry.item = replace(entry.item, content=content)
         if content is None:
             return
-        if entry.before is None:
+        if not entry.item.id:
             self._recognise(entry, content)
         known = self._seen.get(content)
         if known is None:
@@ -220,8 +257,9 @@ class Update:
         """A new item with the content of a gone one was only moved, and keeps its id."""
         same = self.compared.gone.get(content)
         if same:
-            entry.before = same.pop(0)
-            entry.item = replace(entry.item, id=entry.before.id)
+            before = same.pop(0)
+            entry.before = None if self.recode else before
+            entry.item = replace(entry.item, id=before.id)
 
     def _prepare(self, group: list[Entry]) -> dict[str, Prepared]:
         prepared = {}
@@ -231,7 +269,10 @@ class Update:
                 chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
                 contents = [self._picture_hash(column, entry) for entry in chosen]
                 rows = [entry.row for entry in chosen]
-                prepared[name] = self.encoders.pictures(name).prepare(column, rows, contents) if rows else Prepared([])
+                if rows:
+                    encoder = self.encoders.pictures(name)
+                    prepared[name] = encoder.prepare(column, rows, contents)
+                    self._ahead = max(self._ahead, encoder.ahead)
         return prepared
 
     def _picture_hash(self, column: Images, entry: Entry) -> bytes:
@@ -314,6 +355,9 @@ class Update:
         with self.store.writing():
             if not self.partial:
                 self.store.note(UPDATE, UNFINISHED)
+            if self._new_columns:
+                self.store.note(COLUMNS, json.dumps(self._new_columns, ensure_ascii=False))
+                self._new_columns = []
             for entry, text_code, fine in zip(entries, text_codes, text_fine, strict=True):
                 self._write(entry, text_code, fine)
 
@@ -358,8 +402,8 @@ class Update:
         self.store.skip(entry.item.name, Skipped(reason, entry.item.size, entry.item.mtime_ns))
         self._lapsed.discard(entry.item.name)
         self.changes.skipped.append((entry.item.name, reason))
-        if entry.before is not None:  # its codes are those of what it was
-            self._remove([entry.before.id])
+        if entry.item.id:  # its codes are those of what it was
+            self._remove([entry.item.id])
             self.changes.gone += 1
 
     def _remove(self, ids: list[int]) -> None:
@@ -367,14 +411,20 @@ class Update:
         self.touched.update(ids)
 
     def _count(self, item: Item, before: Item | None) -> None:
-        if before is None:
+        if before is None and item.id:
+            self.changes.recoded += 1
+        elif before is None:
             self.changes.new += 1
-        elif (item.content, item.text, item.labels) != (before.content, before.text, before.labels):
+        elif _compared(item) != _compared(before):
             self.changes.changed += 1
         elif item.name != before.name:
             self.changes.moved += 1
         else:
             self.changes.unchanged += 1
+
+
+def _compared(item: Item) -> tuple[object, ...]:
+    return item.content, item.text, item.labels, item.extra
 
 
 def _sum(total: Encoded | None, more: Encoded) -> Encoded:

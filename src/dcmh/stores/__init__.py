@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dcmh.errors import ParameterError
 from dcmh.stores.address import Address, is_address, parse
 
 if TYPE_CHECKING:
@@ -31,7 +32,13 @@ def open_store(where: Path | str | Address, model: Path | None = None) -> Store:
 
 
 def build_store(
-    where: Path | str | Address, model: Hasher | Path, *, rebuild: bool, report: str | None, codes: str | None
+    where: Path | str | Address,
+    model: Hasher | Path,
+    *,
+    rebuild: bool = False,
+    upgrade: bool = False,
+    report: str | None = None,
+    codes: str | None = None,
 ) -> AbstractContextManager[Store]:
     """Inside the block: the store of an index, created where there is none, with this process as its only writer.
 
@@ -39,6 +46,9 @@ def build_store(
     ----------
     rebuild
         Start with an empty index even if there is one, also of another model.
+    upgrade
+        With another model than that of the index, which stays as it is inside the block: start with its items, without
+        codes.
     report
         What was measured of a model in memory, as JSON, to keep with it.
     codes
@@ -46,10 +56,16 @@ def build_store(
     """
     if is_address(where):
         address = parse(where)
+        if upgrade:
+            raise ParameterError(
+                "A collection on a server cannot be upgraded in its place.",
+                hint=f"Index the data with the new model into another collection beside {address}, then use that one.",
+            )
         return _engine(address).building(address, model, rebuild=rebuild, report=report, codes=codes)
     from dcmh.stores.local.store import LocalStore
 
-    return LocalStore.building(Path(str(where)), model, rebuild=rebuild, report=report, codes=codes)
+    folder = Path(str(where))
+    return LocalStore.building(folder, model, rebuild=rebuild, upgrade=upgrade, report=report, codes=codes)
 
 
 def connect(address: Address) -> ServerStore:

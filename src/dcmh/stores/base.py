@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import ModelMismatch
+from dcmh.errors import ModelMismatch, ParameterError
 from dcmh.index.protocol import Index
 from dcmh.stores.address import Address
+from dcmh.util.text import as_scalar, folder_words, index_words, mended
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -26,13 +29,33 @@ COMMON = 20_000  # items that contain a word, beyond which a word counts as comm
 
 UPDATE = "update"  # key in `about`: whether the last run over the whole data finished
 UNFINISHED, FINISHED = "unfinished", "finished"
+UPGRADING = "upgrading"  # instead of these: the items have no codes of the new model yet
 UPLOADS, UPLOADED = "uploads", "upload:"  # the folder of uploaded pictures, and the prefix of their items' names
-UPLOADED_FILE = re.compile(r"[0-9a-f]{32}\.(?:jpg|png|webp|gif|bmp|tiff)")  # the hash of its content
+UPLOADED_FILE = re.compile(r"[0-9a-f]{32}\.(?:jpg|png|webp|gif|bmp|tiff|avif|heic)")  # the hash of its content
+
+
+COLUMNS = "columns"  # key in `about`: the extra columns of the data, as a JSON list
+
+Scalar = str | int | float
+OPERATORS = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_CONDITION = re.compile(r"\s*(?P<column>[^=!<>]*[^=!<>\s])\s*(?P<operator>!=|<=|>=|=|<|>)(?P<value>[^=].*)", re.DOTALL)
+_DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item. `content` is the hash of its picture or vectors; a relative `path` starts at the data's root."""
+    """One item. `content` is the hash of its picture or vectors; a relative `path` starts at the data's root.
+
+    `taken` is when its photo was taken, or else when its file was written, in local time; None in an index of a version that
+    did not record it. `extra` are the cells of the table's columns that are neither modalities nor labels.
+    """
 
     name: str
     path: str | None = None
@@ -43,6 +66,135 @@ class Item:
     mtime_ns: int | None = None
     id: int = 0
     uploaded: bool = False  # added by a client of the service, with its file among the uploads; never set by data
+    taken: datetime | None = None
+    extra: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on an extra column. A number is compared with numbers, a text with texts."""
+
+    column: str
+    operator: str
+    value: Scalar
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """A condition such as "rating >= 4"."""
+        found = _CONDITION.fullmatch(text)
+        value = as_scalar(found["value"].strip().removeprefix('"').removesuffix('"')) if found else None
+        if found is None or value is None:
+            raise ParameterError(
+                f"Not a condition: {text!r}.", hint=f"Write COLUMN {' '.join(OPERATORS)} VALUE, such as 'rating >= 4'."
+            )
+        return cls(found["column"], found["operator"], value)
+
+    def holds(self, item: Item) -> bool:
+        """Whether an item meets it. An item without the column does not."""
+        cell = item.extra.get(self.column)
+        if cell is None:
+            return False
+        if isinstance(cell, str) != isinstance(self.value, str):
+            return self.operator == "!="
+        return bool(OPERATORS[self.operator](cell, self.value))
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which items may be hits: those that meet all that is given.
+
+    Parameters
+    ----------
+    labels
+        Items with any of these labels.
+    folder
+        Items whose file is in this folder or a subfolder of it.
+    since, until
+        Items of these dates or between them: a year, a month, a day, or a time, as in 2019, 2019-07 and 2019-07-14T18:30.
+    where
+        Conditions such as "rating >= 4" on extra columns of the table that was indexed, with =, !=, <, <=, > or >=.
+    """
+
+    labels: Sequence[str] = ()
+    folder: str | None = None
+    since: str | None = None
+    until: str | None = None
+    where: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("labels", "where"):
+            value = getattr(self, name)
+            values = (value,) if isinstance(value, str) else value or ()
+            object.__setattr__(self, name, tuple(mended(str(one)) for one in values))
+        if self.folder is not None:
+            folder = mended(str(self.folder)).replace("\\", "/").strip()
+            object.__setattr__(self, "folder", re.sub(r"(?<=.)/+$", "", re.sub(r"^(\./)+", "", folder)))
+        for name in ("since", "until"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else str(value))
+        assert self.conditions is not None  # checked
+        assert self.taken is not None
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.folder or self.since or self.until or self.where)
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions on extra columns."""
+        return tuple(map(Condition.parse, self.where))
+
+    @property
+    def taken(self) -> tuple[datetime | None, datetime | None]:
+        """The first moment, and the first after the last one."""
+        return None if self.since is None else _moments(self.since)[0], None if self.until is None else _moments(
+            self.until
+        )[1]
+
+    @property
+    def prefix(self) -> str | None:
+        """What the paths of items in the folder begin with."""
+        return None if not self.folder or self.folder == "." else f"{self.folder.rstrip('/')}/"
+
+    def passes(self, item: Item) -> bool:
+        """Whether an item may be a hit."""
+        first, end = self.taken
+        return (
+            (not self.labels or not set(self.labels).isdisjoint(item.labels))
+            and (self.prefix is None or (item.path or "").startswith(self.prefix))
+            and (first is None or (item.taken is not None and item.taken >= first))
+            and (end is None or (item.taken is not None and item.taken < end))
+            and all(condition.holds(item) for condition in self.conditions)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What is given, as a record for JSON."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+def _moments(text: str) -> tuple[datetime, datetime]:
+    """The beginning of a year, month, day or second, and the beginning of the next."""
+    try:
+        if match := _DATE.fullmatch(text.strip()):
+            year, month, day = (None if part is None else int(part) for part in match.groups())
+            first = datetime(year or 0, month or 1, day or 1)
+            if day is not None:
+                return first, first + timedelta(days=1)
+            if month is not None:
+                return first, datetime(first.year + month // 12, month % 12 + 1, 1)
+            return first, datetime(first.year + 1, 1, 1)
+        first = datetime.fromisoformat(text.strip()).replace(tzinfo=None, microsecond=0)
+        return first, first + timedelta(seconds=1)
+    except (ValueError, OverflowError):
+        raise ParameterError(
+            f"Not a date: {text!r}.",
+            hint="Write a year, a month, a day or a time, such as 2019, 2019-07 or 2019-07-14.",
+        ) from None
+
+
+def item_words(item: Item) -> list[str]:
+    """The words under which an item is found: those of its text, or else of its folders, and of its labels."""
+    text = item.text or (folder_words(item.path) if item.path and not item.uploaded else "")
+    return index_words(" ".join([text, *item.labels]))
 
 
 @dataclass(frozen=True)
@@ -128,7 +280,7 @@ class Store(Protocol):
 
     @property
     def has_words(self) -> bool:
-        """Whether the words of texts and labels are indexed."""
+        """Whether the words of items are indexed."""
 
     def modalities(self) -> Sequence[str]:
         """The modalities in which an item can have a code."""
@@ -169,10 +321,13 @@ class Store(Protocol):
         """The fine vectors of some items in a modality, one byte per dimension; items without one are left out."""
 
     def word_counts(self, words: Sequence[str]) -> dict[str, int]:
-        """The number of items that contain each word in their text or labels. It may stop counting at COMMON."""
+        """The number of items that contain each word (see `item_words`). It may stop counting at COMMON."""
 
     def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
+
+    def matching(self, filter: Filter) -> Ids:  # noqa: A002 - the word for it
+        """The ids of the items that pass a filter, ascending."""
 
     def skipped(self) -> dict[str, Skipped]:
         """Everything that could not be indexed, by name."""
@@ -249,5 +404,7 @@ def check_model(place: Path | str, was: str, given: str, command: str | None = N
     if was == given:
         return
     shown = 4 if was[:4] != given[:4] else len(was)
-    again = command or f"dcmh index DATA --model MODEL --out {shlex.quote(str(place))} --rebuild"
-    raise ModelMismatch(f"{place} was built with model {was[:shown]}, not {given[:shown]}.", hint=f"Rebuild: {again}")
+    again = command or f"dcmh index DATA --model MODEL --out {shlex.quote(str(place))} --upgrade"
+    raise ModelMismatch(
+        f"{place} was built with model {was[:shown]}, not {given[:shown]}.", hint=f"Upgrade it: {again}"
+    )

@@ -16,7 +16,7 @@ from dcmh.index.table import as_words, packed_of
 Packed = NDArray[np.uint8]
 Found = list[tuple[int, int]]  # (id, distance), nearest first
 
-ALONE = "alone"  # as `allowed`: items that have a code in no other modality
+ALONE = "alone"  # as `allowed`: items that have a code in no other modality; (ALONE, ids): those among these
 
 
 class CodeIndex(Index, Protocol):

@@ -27,7 +27,7 @@ from dcmh.errors import ModelError, ModelMismatch
 from dcmh.methods.folder import read_record
 from dcmh.stores import models
 from dcmh.stores.address import Address
-from dcmh.stores.base import UNFINISHED, UPDATE, Item, Skipped, Snapshot, check_model, closed_on_error
+from dcmh.stores.base import UNFINISHED, UPDATE, Filter, Item, Skipped, Snapshot, check_model, closed_on_error
 from dcmh.stores.codes import CodeIndex, CountedIndex
 from dcmh.stores.fine import FetchedVectors
 from dcmh.stores.transaction import CodeRows, Transaction
@@ -104,18 +104,22 @@ class ServerStore(ABC):
     def find_model(self, fingerprint: str, given: Path | None = None) -> Path:
         """The folder of the collection's model: a given one, one that this machine has, or the copy on the server."""
         if given is not None:
-            check_model(self.place, fingerprint, str(read_record(given)["fingerprint"]))
+            self._check_model(fingerprint, read_record(given))
             return models.keep(given)
         folder = models.find(fingerprint)
         if folder is None and (files := self.kept_model()) is not None:
             folder = models.restore(files)
-            check_model(self.place, fingerprint, str(read_record(folder)["fingerprint"]))
+            self._check_model(fingerprint, read_record(folder))
         if folder is None:
             raise ModelError(
                 f"{self.place} was built with model {fingerprint[:4]}, which this machine does not have.",
                 hint="Copy the model's folder here and give it once: --model MODEL",
             )
         return folder
+
+    def _check_model(self, fingerprint: str, record: Mapping[str, Any]) -> None:
+        again = f"dcmh index DATA --model MODEL --out '{self.place}' --rebuild"
+        check_model(self.place, fingerprint, str(record["fingerprint"]), again)
 
     def begin(self, record: Mapping[str, Any], *, rebuild: bool = False, codes: str | None = None) -> None:
         """Create the collection if it does not exist; refuse another model than it was built with. Needs `writer`."""
@@ -125,7 +129,7 @@ class ServerStore(ABC):
             self._modalities, self._bits, self._dimensions, about = [], 0, None, {}
         if about:
             self.read_header()
-            check_model(self.place, about["fingerprint"], str(record["fingerprint"]))
+            self._check_model(about["fingerprint"], record)
             if codes not in (None, about["codes"]):
                 raise ModelMismatch(
                     f"{self.place} was built with codes {about['codes']!r}, not {codes!r}.",
@@ -442,6 +446,10 @@ class ServerStore(ABC):
     @abstractmethod
     def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
+
+    @abstractmethod
+    def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
+        """The ids of the items that pass a filter, ascending."""
 
     @abstractmethod
     def skipped(self) -> dict[str, Skipped]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, StorageError
-from dcmh.stores.base import Item, Skipped, was_uploaded
+from dcmh.stores.base import Filter, Item, Scalar, Skipped, item_words, was_uploaded
 from dcmh.util import checksums
 from dcmh.util.atomic import sync_folder, whole_file, write_text
 from dcmh.util.formats import readable
@@ -72,9 +75,24 @@ MIGRATIONS = [
     ALTER TABLE items ADD COLUMN uploaded INTEGER NOT NULL DEFAULT 0;
     UPDATE items SET uploaded = 1 WHERE name LIKE 'upload:%' AND was_uploaded(name, path, text);
     """,
+    """
+    ALTER TABLE items ADD COLUMN taken TEXT;
+    ALTER TABLE items ADD COLUMN extra TEXT NOT NULL DEFAULT '{}';
+    CREATE INDEX items_by_taken ON items (taken);
+    CREATE INDEX items_by_path ON items (path);
+    CREATE TABLE attributes (
+        name TEXT NOT NULL,
+        value NOT NULL,
+        id INTEGER NOT NULL,
+        PRIMARY KEY (name, value, id)
+    ) WITHOUT ROWID;
+    INSERT OR IGNORE INTO attributes SELECT 'label', json_each.value, items.id FROM items, json_each(items.labels);
+    """,
 ]
 
+LABEL, COLUMN = "label", "column "  # names of attributes; that of an extra column follows the latter
 _COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
+KEPT_IDS = 4_000_000  # ids of items that contain recent words, 8 bytes each
 _AT_ONCE = 500  # SQLite takes at least 999 parameters
 
 
@@ -85,6 +103,8 @@ class Catalogue:
 
     def __init__(self, path: Path | str) -> None:
         self._lock = threading.RLock()
+        self._holders: OrderedDict[str, NDArray[np.int64]] = OrderedDict()  # word to the items that contain it
+        self._holders_generation = -1
         self._connect(Path(path))
 
     def _connect(self, path: Path) -> None:
@@ -125,6 +145,19 @@ class Catalogue:
                     catalogue.note(key, value)
             catalogue.close()
         return cls(path)
+
+    @classmethod
+    def create_from(cls, other: Path, path: Path, about: Mapping[str, str]) -> None:
+        """Create a catalogue with the items of another one, but none of their codes. Needs the only writer of both."""
+        with contextlib.closing(cls(other)):  # rolls back what was interrupted, and migrates
+            pass
+        with whole_file(path) as draft:
+            shutil.copyfile(other, draft)
+            with contextlib.closing(cls(draft)) as catalogue, catalogue.writing():
+                for table in ("codes", "fine", "skipped"):
+                    catalogue._run(f"DELETE FROM {table}")
+                for key, value in about.items():
+                    catalogue.note(key, value)
 
     def close(self) -> None:
         """Close the file."""
@@ -244,33 +277,50 @@ class Catalogue:
         """Add an item, or replace the one with its id; returns the id."""
         labels = json.dumps(item.labels, ensure_ascii=False)
         values = (item.name, item.path, item.text, labels)
-        values_of_file = (item.content, item.size, item.mtime_ns, int(item.uploaded))
+        taken = None if item.taken is None else item.taken.isoformat(timespec="seconds")
+        extra = json.dumps(dict(item.extra), ensure_ascii=False)
+        values_of_file = (item.content, item.size, item.mtime_ns, int(item.uploaded), taken, extra)
         with self._lock, self._explained():
             if item.id:
+                self._forget(item.id)
+                self._describe(item.id, item)
                 self._database.execute(
-                    "UPDATE words SET tokens = ? WHERE rowid = ?", (_index_words(item.text, labels), item.id)
+                    "UPDATE words SET tokens = ? WHERE rowid = ?", (" ".join(item_words(item)), item.id)
                 )
                 self._database.execute(
-                    "UPDATE items SET name=?, path=?, text=?, labels=?, content=?, size=?, mtime_ns=?, uploaded=? "
-                    "WHERE id=?",
+                    "UPDATE items SET name=?, path=?, text=?, labels=?, content=?, size=?, mtime_ns=?, uploaded=?, "
+                    "taken=?, extra=? WHERE id=?",
                     (*values, *values_of_file, item.id),
                 )
                 return item.id
             cursor = self._database.execute(
-                "INSERT INTO items (name, path, text, labels, content, size, mtime_ns, uploaded) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO items (name, path, text, labels, content, size, mtime_ns, uploaded, taken, extra) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*values, *values_of_file),
             )
             number = int(cursor.lastrowid or 0)
             self._database.execute(
-                "INSERT INTO words (rowid, tokens) VALUES (?, ?)", (number, _index_words(item.text, labels))
+                "INSERT INTO words (rowid, tokens) VALUES (?, ?)", (number, " ".join(item_words(item)))
             )
+            self._describe(number, item)
             return number
+
+    def _describe(self, number: int, item: Item) -> None:
+        """Record the attributes of an item, by which it is filtered."""
+        rows = [(name, value, number) for name, value in _attributes(item)]
+        self._database.executemany("INSERT OR IGNORE INTO attributes VALUES (?, ?, ?)", rows)
+
+    def _forget(self, number: int) -> None:
+        """Remove the attributes of an item."""
+        for item in self.get([number]).values():
+            rows = [(name, value, number) for name, value in _attributes(item)]
+            self._database.executemany("DELETE FROM attributes WHERE name = ? AND value = ? AND id = ?", rows)
 
     def remove(self, ids: Iterable[int]) -> None:
         """Remove items with their codes, fine vectors and words."""
         modalities, fine = self.coded_modalities(), self._names("fine")
         for item in ids:
+            self._forget(item)
             self._run("DELETE FROM items WHERE id = ?", (item,))
             self._run("DELETE FROM words WHERE rowid = ?", (item,))
             for modality in fine:
@@ -359,7 +409,7 @@ class Catalogue:
     # -- words in texts and labels --------------------------------------------------------------------------------
 
     def word_counts(self, words: Iterable[str]) -> dict[str, int]:
-        """The number of items that contain each word (see `dcmh.util.text.index_words`) in their text or labels."""
+        """The number of items that contain each word (see `dcmh.stores.base.item_words`)."""
         found = {}
         for word in words if self.has_words else ():
             rows = self._run("SELECT doc FROM word_counts WHERE term = ?", (word,))
@@ -372,14 +422,50 @@ class Catalogue:
             return np.empty(0, np.int64)
         quoted = f'"{word}"'
         if among is None:
-            rows = self._run("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (quoted,))
-            return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+            with self._lock:
+                return self._with_word(word, quoted)
         found: list[int] = []
         for start in range(0, len(among), _AT_ONCE):
             part = [int(number) for number in among[start : start + _AT_ONCE]]
             held = f"rowid IN ({','.join('?' * len(part))}) AND instr(' ' || tokens || ' ', ?)"
             found += [row[0] for row in self._run(f"SELECT rowid FROM words WHERE {held}", (*part, f" {word} "))]
         return np.array(sorted(found), np.int64)
+
+    def _with_word(self, word: str, quoted: str) -> NDArray[np.int64]:
+        """`with_word` for all items; lists of recent words are kept until the catalogue changes."""
+        generation = self.generation
+        if self._holders_generation != generation:
+            self._holders.clear()
+            self._holders_generation = generation
+        ids = self._holders.pop(word, None)
+        if ids is None or self._database.in_transaction:  # a change that may yet be undone
+            rows = self._run("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (quoted,))
+            ids = np.fromiter((number for (number,) in rows), np.int64, len(rows))
+            ids.flags.writeable = False
+        if not self._database.in_transaction:
+            self._holders[word] = ids
+        while len(self._holders) > 1 and sum(map(len, self._holders.values())) > KEPT_IDS:
+            self._holders.popitem(last=False)
+        return ids
+
+    # -- filters --------------------------------------------------------------------------------------------------
+
+    def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
+        """The ids of the items that pass a filter, ascending; from indexes of the file."""
+        if not self._has_attributes:
+            raise ModelError(
+                f"{self.path.parent} was made by an older version that did not record what filters need, and is read-only.",
+                hint="Copy it to a place that can be written, and index the photos again.",
+            )
+        found = None
+        for condition, values in _conditions(filter):
+            rows = self._run(f"SELECT DISTINCT id FROM {condition}", values)
+            ids = np.sort(np.fromiter((row[0] for row in rows), np.int64, len(rows)))
+            found = ids if found is None else np.intersect1d(found, ids, assume_unique=True)
+        if found is None:
+            rows = self._run("SELECT id FROM items ORDER BY id")
+            found = np.fromiter((row[0] for row in rows), np.int64, len(rows))
+        return found
 
     # -- what was skipped -----------------------------------------------------------------------------------------
 
@@ -422,7 +508,8 @@ class Catalogue:
         self.has_words = version >= 2  # an older, read-only index has neither words nor fine vectors
         names = [row[1] for row in self._run("PRAGMA table_info(items)")]
         self._uploaded = "uploaded" if "uploaded" in names else "was_uploaded(name, path, text)"  # older and read-only
-        self._columns = f"{_COLUMNS}, {self._uploaded}"
+        self._has_attributes = "extra" in names
+        self._columns = f"{_COLUMNS}, {self._uploaded}, {'taken, extra' if self._has_attributes else 'NULL, NULL'}"
         self._run("SELECT value FROM about WHERE key = 'generation'")  # is it a catalogue at all
 
     def _was_uploaded(self, name: str, path: str | None, text: str | None) -> bool:
@@ -486,17 +573,8 @@ class Catalogue:
                     which=folder,
                     hint="Check its permissions, or copy it.",
                 ) from error
-            if name.startswith("SQLITE_FULL"):
-                raise StorageError(
-                    f"The disk is full: cannot write to {folder}.", state="full", which=folder
-                ) from error
-            if name.startswith("SQLITE_IOERR"):
-                raise StorageError(
-                    f"The disk fails: cannot read or write {self.path} ({error}).",
-                    state="failing",
-                    which=folder,
-                    hint="Check the free space, the disk and the system log, then try again.",
-                ) from error
+            if (storage := StorageError.of(error, folder)) is not None:
+                raise storage from error
             raise ModelError(
                 f"The index {folder} is damaged: {self.path.name}: {error}.", hint=_again(self.path)
             ) from error
@@ -511,12 +589,47 @@ def drop_journal(path: Path) -> None:
 
 
 def _item(row: Sequence[Any]) -> Item:
-    number, name, path, text, labels, content, size, mtime_ns, uploaded = row
-    return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, bool(uploaded))
+    number, name, path, text, labels, content, size, mtime_ns, uploaded, taken, extra = row
+    return Item(
+        name,
+        path,
+        text,
+        tuple(json.loads(labels)),
+        content,
+        size,
+        mtime_ns,
+        number,
+        bool(uploaded),
+        None if taken is None else datetime.fromisoformat(taken),
+        json.loads(extra or "{}"),
+    )
+
+
+def _attributes(item: Item) -> list[tuple[str, Scalar]]:
+    """Names and values by which an item is filtered, besides its path and date."""
+    columns = [(f"{COLUMN}{name}", value) for name, value in item.extra.items()]
+    return [*((LABEL, label) for label in item.labels), *columns]
+
+
+def _conditions(filter: Filter) -> Iterator[tuple[str, list[Any]]]:  # noqa: A002 - the word for it
+    """What a filter asks for, each as a table with a condition, and its values."""
+    if filter.labels:
+        yield f"attributes WHERE name = ? AND value IN ({','.join('?' * len(filter.labels))})", [LABEL, *filter.labels]
+    if filter.prefix is not None:
+        yield "items WHERE path >= ? AND path < ?", [filter.prefix, f"{filter.prefix[:-1]}0"]  # 0 follows /
+    first, end = (None if moment is None else moment.isoformat(timespec="seconds") for moment in filter.taken)
+    if first is not None or end is not None:
+        yield "items WHERE taken >= ? AND taken < ?", [first or "", end or ":"]  # : follows 9
+    for condition in filter.conditions:
+        # SQLite sorts numbers before texts, of which '' is the first.
+        kind = f"AND value {'>=' if isinstance(condition.value, str) else '<'} ''"
+        same = "" if condition.operator in ("=", "!=") else kind
+        test = f"attributes WHERE name = ? AND value {condition.operator} ? {same}"
+        yield test, [f"{COLUMN}{condition.column}", condition.value]
 
 
 def _index_words(text: str | None, labels: str) -> str:
-    """The words of an item's text and labels, as the full-text index takes them."""
+    """The words of an item's text and labels: the whole of what an index of an older version is searched by."""
     return " ".join(index_words(" ".join([text or "", *json.loads(labels)])))
 
 

@@ -8,7 +8,7 @@ model/               a copy of the model
 skipped.tsv          what could not be indexed, and why
 uploads/             pictures uploaded to the service; their items are named upload:FILE
 lock                 held by the process that writes
-.rebuild.part/       a new index with which --rebuild will replace this one; until then this one is complete
+.rebuild.part/       a new index with which --rebuild or --upgrade will replace this one; until then this one is complete
 .rebuild.ready/      the same, complete: its files are moved into their places, also by the next process that opens the index
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, ModelMismatch, StorageError
 from dcmh.methods import folder as model_folder
-from dcmh.stores.base import UNFINISHED, UPDATE, UPLOADS, check_model
+from dcmh.stores.base import UNFINISHED, UPDATE, UPGRADING, UPLOADS, check_model
 from dcmh.stores.local.catalogue import Catalogue, drop_journal
 from dcmh.util import checksums
 from dcmh.util.atomic import make_folder, storage_errors, sync_folder, sync_tree, whole_folder, write_text
@@ -114,12 +115,14 @@ def begin(
     model: Hasher | Path,
     *,
     rebuild: bool = False,
+    upgrade: bool = False,
     report: str | None = None,
     codes: str | None = None,
 ) -> Path:
     """Create an empty index where there is none, or with `rebuild`; otherwise check model and codes. Needs `writer`.
 
-    Returns the folder of its files: with `rebuild` a folder inside, which `switch` puts in the place of the old index.
+    With `upgrade`, another model is not refused: an index with the same items and without codes is created.
+    Returns the folder of its files: of an index that will replace one, a folder inside, which `switch` puts in its place.
     A folder without index.json is one whose creation was interrupted; it is created again.
     """
     finish_switch(folder)
@@ -127,14 +130,21 @@ def begin(
     if is_index(folder) and not rebuild:
         header = read_header(folder)
         with _fingerprint(folder, model) as given:
-            check_model(folder, header["fingerprint"], given)
+            upgrade = upgrade and header["fingerprint"] != given
+            if not upgrade:
+                check_model(folder, header["fingerprint"], given)
         with contextlib.closing(Catalogue(folder / CATALOGUE)) as catalogue:
             existing = catalogue.about("codes") or "each"
         if codes not in (None, existing):
             raise ModelMismatch(
                 f"{folder} was built with codes {existing!r}, not {codes!r}.", hint="Rebuild it with --rebuild."
             )
-        return folder
+        if not upgrade:
+            return folder
+        codes = existing
+    else:
+        upgrade = False
+    replaced = folder
     if is_index(folder):
         folder = folder / REBUILD
         folder.mkdir()
@@ -145,8 +155,10 @@ def begin(
     record = model_folder.read_record(folder / MODEL)
     model_folder.read_weights(folder / MODEL)  # complete, and consistent with its fingerprint
     about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"]), "codes": codes or "each"}
-    about[UPDATE] = UNFINISHED
-    Catalogue.create(folder / CATALOGUE, about).close()
+    if upgrade:
+        Catalogue.create_from(replaced / CATALOGUE, folder / CATALOGUE, about | {UPDATE: UPGRADING})
+    else:
+        Catalogue.create(folder / CATALOGUE, about | {UPDATE: UNFINISHED}).close()
     write_header(
         folder, bits=record["bits"], fingerprint=record["fingerprint"], generation=-1, codes={}, items=0, root=None
     )
@@ -297,14 +309,21 @@ def _sweep(folder: Path) -> None:
 def _no_index(folder: Path) -> ModelError:
     if not folder.exists():
         return ModelError(
-            f"There is no index {folder}.", hint=f"Make one: dcmh index DATA --model MODEL --out {folder}"
+            f"There is no index {folder}.", hint=f"Make one: dcmh index DATA --out {shlex.quote(str(folder))}"
         )
     if (folder / CATALOGUE).is_file() and folder.is_dir():
         return ModelError(f"The index {folder} was only begun.", hint="Run the dcmh index command that makes it again.")
     what = f"{folder} is not a dcmh index (no {HEADER})."
     if model_folder.is_model(folder):
-        return ModelError(f"{what} It is a model.", hint=f"Make an index with it: dcmh index DATA --model {folder}")
+        return ModelError(
+            f"{what} It is a model.", hint=f"Make an index with it: dcmh index DATA --model {shlex.quote(str(folder))}"
+        )
     if (folder / "codes.json").is_file():
         what = f"{what} It is a folder of codes that dcmh encode wrote."
         return ModelError(what, hint="Make an index of the data: dcmh index DATA --model MODEL")
-    return ModelError(what, hint=f"Make one: dcmh index {folder} --model MODEL")
+    if not folder.is_dir():
+        return ModelError(f"{folder} is a file, not a dcmh index.", hint="Give the folder that dcmh index wrote.")
+    beside = Path(f"{folder.resolve().name}.dcmh")  # what dcmh index makes of it unless told otherwise
+    if is_index(beside):
+        return ModelError(what, hint=f"Did you mean {beside}?")
+    return ModelError(what, hint=f"Make one: dcmh index {shlex.quote(str(folder))}")

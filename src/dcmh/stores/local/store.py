@@ -74,12 +74,19 @@ class LocalStore(Catalogue):
     @classmethod
     @contextlib.contextmanager
     def building(
-        cls, folder: Path, model: Hasher | Path, *, rebuild: bool, report: str | None, codes: str | None
+        cls,
+        folder: Path,
+        model: Hasher | Path,
+        *,
+        rebuild: bool,
+        upgrade: bool = False,
+        report: str | None,
+        codes: str | None,
     ) -> Iterator[Self]:
         """Inside the block: the store of a folder, created where there is none, with this process as its only writer."""
         layout.check_target(folder)
         with layout.writer(folder):
-            files = layout.begin(folder, model, rebuild=rebuild, report=report, codes=codes)
+            files = layout.begin(folder, model, rebuild=rebuild, upgrade=upgrade, report=report, codes=codes)
             try:
                 with closed_on_error(cls(folder, files)) as store:
                     yield store

@@ -118,8 +118,9 @@ def _filters(allowed: Any) -> Iterator[str]:
     elif isinstance(allowed, str) and allowed == ALONE:
         yield "alone == true"
     else:
-        for block in blocks(chosen_ids(allowed), IDS_AT_ONCE):
-            yield f"id in {block.tolist()}"
+        alone = isinstance(allowed, tuple) and isinstance(allowed[0], str) and allowed[0] == ALONE
+        for block in blocks(chosen_ids(allowed[1] if alone else allowed), IDS_AT_ONCE):
+            yield _both("alone == true" if alone else "", f"id in {block.tolist()}")
 
 
 def _by_distance(hit: tuple[int, int]) -> tuple[int, int]:

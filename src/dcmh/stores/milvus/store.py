@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import UPLOADED, Item, Skipped, was_uploaded
+from dcmh.stores.base import UPLOADED, Filter, Item, Skipped, was_uploaded
 from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.fine import FineCollection
@@ -246,6 +247,16 @@ class MilvusStore(ServerStore):
         """Nothing: Milvus has no index of words."""
         return np.empty(0, np.int64)
 
+    def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
+        found: list[int] = []
+        tests = [f"({text})" for text in _conditions(filter)]
+        while True:
+            last = f"id > {found[-1] if found else 0}"
+            rows = self._query(" and ".join([last, *tests]), ["id"], limit=AT_ONCE, level=self._level)
+            found += sorted(row["id"] for row in rows)
+            if len(rows) < AT_ONCE:
+                return np.array(found, np.int64)
+
     def keep_model(self, files: Mapping[str, bytes]) -> None:
         """Nothing: models are too large for Milvus, so each machine needs its copy."""
 
@@ -299,6 +310,8 @@ class MilvusStore(ServerStore):
             record["mtime_ns"],
             row["id"],
             was_uploaded(self.folder, name, path, text) if uploaded is None else bool(uploaded),
+            datetime.fromisoformat(record["taken"]) if record.get("taken") else None,
+            record.get("extra") or {},
         )
 
     def _ready(self) -> bool:
@@ -340,6 +353,27 @@ def _item_fields(schema: Any) -> None:
     schema.add_field("record", DataType.JSON)
 
 
+def _conditions(filter: Filter) -> Iterator[str]:  # noqa: A002 - the word for it
+    """What a filter asks for, as filter expressions of Milvus."""
+    if filter.labels:
+        yield f'json_contains_any(record["labels"], {_quoted(list(filter.labels))})'
+    if filter.prefix is not None:
+        # 0 follows /.
+        yield f'record["path"] >= {_quoted(filter.prefix)} and record["path"] < {_quoted(filter.prefix[:-1] + "0")}'
+    for sign, moment in zip((">=", "<"), filter.taken, strict=True):
+        if moment is not None:
+            yield f'record["taken"] {sign} {_quoted(moment.isoformat(timespec="seconds"))}'
+    for condition in filter.conditions:
+        cell = f'record["extra"][{_quoted(condition.column)}]'
+        sign = "==" if condition.operator == "=" else condition.operator
+        known = f"(exists {cell}) and " if condition.operator == "!=" else ""
+        yield f"{known}{cell} {sign} {_quoted(condition.value)}"
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _row_of(item: Item) -> dict[str, Any]:
     record = {
         "name": item.name,
@@ -349,6 +383,8 @@ def _row_of(item: Item) -> dict[str, Any]:
         "size": item.size,
         "mtime_ns": item.mtime_ns,
         "uploaded": item.uploaded,
+        "taken": None if item.taken is None else item.taken.isoformat(timespec="seconds"),
+        "extra": dict(item.extra),
     }
     size = len(json.dumps(record, ensure_ascii=False).encode())
     if size > LONGEST:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import COMMON, Item, Skipped, was_uploaded
+from dcmh.stores.base import COMMON, Filter, Item, Skipped, item_words, was_uploaded
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
 from dcmh.stores.postgres.index import PostgresIndex
 from dcmh.stores.server import ServerStore
 from dcmh.stores.transaction import Transaction
 from dcmh.util.retry import LOADING
-from dcmh.util.text import index_words
+from dcmh.util.text import STOP_WORDS, index_words
 
 if TYPE_CHECKING:
     import psycopg
@@ -40,7 +40,12 @@ WORDS = (
     'ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS words text[] COLLATE "C"',
     "CREATE INDEX IF NOT EXISTS items_by_word ON {schema}.items USING gin (words)",
 )
-UPLOADED = "ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS uploaded boolean"  # null in rows of older versions
+# Null in rows of older versions, whose tables get these columns with the first write.
+LATER = {"uploaded": "boolean", "taken": "timestamp", "extra": "jsonb"}
+LATER_COLUMNS = tuple(
+    f"ALTER TABLE {{schema}}.items ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in LATER.items()
+)
+LATER_INDEX = "CREATE INDEX IF NOT EXISTS items_by_taken ON {schema}.items (taken)"
 # Not in the table of codes, which is scanned and would be three times as large. A text may have a fine vector but no code.
 FINE = "CREATE TABLE IF NOT EXISTS {schema}.{table} (id bigint PRIMARY KEY, vector bytea NOT NULL)"
 COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
@@ -58,7 +63,7 @@ class PostgresStore(ServerStore):
         self.server = Postgres(address)
         self._indexes: dict[str, PostgresIndex] = {}
         self._has_words = False
-        self._has_uploaded = False
+        self._later: set[str] = set()  # columns of LATER that the table of items has
 
     def close(self) -> None:
         self.server.close()
@@ -79,7 +84,12 @@ class PostgresStore(ServerStore):
 
         def create(connection: psycopg.Connection[Any]) -> None:
             connection.execute(self._statement("CREATE SCHEMA IF NOT EXISTS {schema}"))
-            for table in (*TABLES, *WORDS, UPLOADED):  # a DBA may have created some, partitioned or distributed
+            for table in (
+                *TABLES,
+                *WORDS,
+                *LATER_COLUMNS,
+                LATER_INDEX,
+            ):  # a DBA may have created some, partitioned or distributed
                 connection.execute(self._statement(table))
             for modality in modalities if int(about["fine"]) else ():
                 connection.execute(self._statement(FINE, f"fine_{modality}"))
@@ -94,7 +104,7 @@ class PostgresStore(ServerStore):
         add, index = WORDS
         self._run(add)
         items = self.items()
-        while page := [(words_of(item), item.id) for item in itertools.islice(items, PAGE)]:
+        while page := [(_words_of(item), item.id) for item in itertools.islice(items, PAGE)]:
             self.server.work(partial(self._set_words, page), patience=LOADING)
         self._run(index, patience=LOADING, seconds=BUILD_SECONDS)
 
@@ -132,7 +142,7 @@ class PostgresStore(ServerStore):
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, changes: Transaction) -> None:
-        self._with_uploaded()
+        self._later_columns()
         modalities = self.all_modalities(changes)
         indexes = {modality: self.index(modality, create=True) for modality in modalities}
         rows = self.code_rows(changes, modalities)
@@ -162,17 +172,20 @@ class PostgresStore(ServerStore):
         self.server.work(apply, patience=LOADING)
 
     def _copy_items(self, connection: psycopg.Connection[Any], items: list[Item]) -> None:
+        from psycopg.types.json import Jsonb
+
         if not items:
             return
-        if not self._has_uploaded:
-            connection.execute(self._statement(UPLOADED))
-        statement = self._statement(f"COPY {{schema}}.items ({COLUMNS}, words, uploaded) FROM STDIN (FORMAT binary)")
+        for command in (*LATER_COLUMNS, LATER_INDEX) if len(self._later) < len(LATER) else ():
+            connection.execute(self._statement(command))
+        columns = ", ".join([COLUMNS, "words", *LATER])
+        statement = self._statement(f"COPY {{schema}}.items ({columns}) FROM STDIN (FORMAT binary)")
         with connection.cursor().copy(statement) as copy:
-            copy.set_types((*TYPES, "text[]", "bool"))
+            copy.set_types((*TYPES, "text[]", "bool", "timestamp", "jsonb"))
             for item in items:
                 labels = json.dumps(item.labels, ensure_ascii=False)
                 row = (item.id, item.name, item.path, item.text, labels, item.content, item.size, item.mtime_ns)
-                copy.write_row((*row, words_of(item), item.uploaded))
+                copy.write_row((*row, _words_of(item), item.uploaded, item.taken, Jsonb(dict(item.extra))))
 
     def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Transaction) -> None:
         table, rows = f"fine_{modality}", changes.fine_rows(modality)
@@ -288,6 +301,15 @@ class PostgresStore(ServerStore):
         rows = self._run(statement, ([_entry(word)], *values))
         return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
+    def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
+        tests, values = _conditions(filter)
+        if not self._later_columns().issuperset(LATER):
+            tests = ["FALSE"] if any("taken" in test or "extra" in test for test in tests) else tests
+            values = [] if tests == ["FALSE"] else values
+        ids = "SELECT string_agg(int8send(id), ''::bytea ORDER BY id) FROM {schema}.items WHERE "
+        ((joined,),) = self._run(ids + " AND ".join(tests or ["TRUE"]), values)
+        return np.frombuffer(joined or b"", ">i8").astype(np.int64)
+
     @property
     def has_words(self) -> bool:
         """A collection of format 1 has no words until somebody writes to it."""
@@ -308,21 +330,23 @@ class PostgresStore(ServerStore):
 
     @property
     def _columns(self) -> str:
-        return f"{COLUMNS}, {'uploaded' if self._with_uploaded() else 'NULL::boolean'}"
+        known = self._later_columns()
+        return ", ".join([COLUMNS, *(name if name in known else f"NULL::{kind}" for name, kind in LATER.items())])
 
-    def _with_uploaded(self) -> bool:
-        """Whether the table of items records which ones are uploads. One of an older version does from the first write on."""
-        if not self._has_uploaded:
-            query = "SELECT 1 FROM pg_attribute WHERE attrelid = '{schema}.items'::regclass AND attname = 'uploaded'"
-            self._has_uploaded = bool(self._run(query))
-        return self._has_uploaded
+    def _later_columns(self) -> set[str]:
+        """The columns of LATER that the table of items has."""
+        if len(self._later) < len(LATER):
+            query = "SELECT attname FROM pg_attribute WHERE attrelid = '{schema}.items'::regclass AND attname = ANY(%s)"
+            self._later = {row[0] for row in self._run(query, (list(LATER),))}
+        return self._later
 
     def _item(self, row: Sequence[Any]) -> Item:
-        number, name, path, text, labels, content, size, mtime_ns, uploaded = row
+        number, name, path, text, labels, content, size, mtime_ns, uploaded, taken, extra = row
         content = None if content is None else bytes(content)
         if uploaded is None:
             uploaded = was_uploaded(self.folder, name, path, text)
-        return Item(name, path, text, tuple(json.loads(labels)), content, size, mtime_ns, number, uploaded)
+        known = (tuple(json.loads(labels)), content, size, mtime_ns, number, uploaded, taken)
+        return Item(name, path, text, *known, extra or {})
 
     def _statement(self, text: str, table: str | None = None) -> Any:
         from psycopg.sql import SQL, Identifier
@@ -342,9 +366,40 @@ class PostgresStore(ServerStore):
         return self.server.work(run, **options)
 
 
-def words_of(item: Item) -> list[str]:
-    """The words of an item's text and labels, as the table keeps them."""
-    return [_entry(word) for word in index_words(" ".join([item.text or "", *item.labels]))]
+def _conditions(filter: Filter) -> tuple[list[str], list[Any]]:  # noqa: A002 - the word for it
+    """What a filter asks for, in SQL, and its values."""
+    tests: list[str] = []
+    values: list[Any] = []
+    if filter.labels:
+        # The words of labels are indexed, beside a text without its stop words, so that few rows are read.
+        each = "(words @> %s::text[] AND labels::jsonb ? %s)"
+        tests.append(f"({' OR '.join([each] * len(filter.labels))})")
+        for label in filter.labels:
+            kept = [word for word in index_words(label) if word not in STOP_WORDS and (len(word) > 1 or word > "z")]
+            values += [[_entry(word) for word in kept], label]
+    if filter.prefix is not None:
+        tests.append("starts_with(path, %s)")
+        values.append(filter.prefix)
+    for test, moment in zip(("taken >= %s", "taken < %s"), filter.taken, strict=True):
+        if moment is not None:
+            tests.append(test)
+            values.append(moment)
+    for condition in filter.conditions:
+        text = isinstance(condition.value, str)
+        kind = f"jsonb_typeof(extra -> %s) = '{'string' if text else 'number'}'"
+        cell = '(extra ->> %s) COLLATE "C"' if text else "(extra ->> %s)::numeric"
+        other = "ELSE extra ? %s" if condition.operator == "!=" else ""
+        operator = "<>" if condition.operator == "!=" else condition.operator
+        value = "%s::text" if text else "%s::numeric"
+        tests.append(f"CASE WHEN {kind} THEN {cell} {operator} {value} {other} END")
+        values += [condition.column, condition.column, condition.value if text else repr(condition.value)]
+        values += [condition.column] if other else []
+    return tests, values
+
+
+def _words_of(item: Item) -> list[str]:
+    """The words of an item, as the table keeps them."""
+    return [_entry(word) for word in item_words(item)]
 
 
 def _entry(word: str) -> str:

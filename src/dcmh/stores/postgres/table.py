@@ -163,6 +163,8 @@ def limited(allowed: Any) -> Limit:
         return SQL("TRUE"), []
     if isinstance(allowed, str) and allowed == ALONE:
         return SQL("alone"), []
+    if isinstance(allowed, tuple) and isinstance(allowed[0], str) and allowed[0] == ALONE:
+        return SQL("alone AND id = ANY(%s)"), [chosen_ids(allowed[1]).tolist()]
     return SQL("id = ANY(%s)"), [chosen_ids(allowed).tolist()]
 
 

@@ -1,0 +1,127 @@
+"""dcmh duplicates: list copies of pictures, with the one to keep."""
+
+from __future__ import annotations
+
+import csv as csv_files
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+from dcmh.errors import ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.search import SearchIndex
+    from dcmh.search.duplicates import Copy, Duplicates, Group
+
+
+def duplicates(
+    index: str,
+    /,
+    *,
+    kind: Literal["exact", "near"] | None = None,
+    similarity: float | None = None,
+    model: Path | None = None,
+    paths: Switch = False,
+    csv: Switch = False,
+    json: Switch = False,
+) -> None:
+    """List copies of pictures in groups, with the one to keep: exact copies, and near ones.
+
+    Near copies are resized, recompressed, slightly cropped, grey or mirrored. The first run decodes pictures that were
+    indexed by an older version. Nothing is deleted.
+
+    Parameters
+    ----------
+    index
+        The folder that dcmh index wrote, or the address of a collection.
+    kind
+        exact: files with the same content; near: pictures that are nearly the same. Default: both.
+    similarity
+        Minimum similarity of near copies, above 0 and at most 1. Default: 0.77; a higher one finds fewer cropped copies.
+    model
+        The model of a collection on a server, if this machine has not used it before.
+    paths
+        Print only the paths of the copies that are not the one to keep, one per line.
+    csv
+        Print the result as CSV.
+    json
+        Print the result as JSON.
+    """
+    from dcmh.search import SearchIndex
+
+    if paths + csv + json > 1:
+        raise ParameterError("--paths, --csv and --json exclude one another.", hint="Give one of them.")
+    with SearchIndex.open(index, model=model) as opened:
+        with console.progress("comparing", "images") as bar:
+            found = opened.duplicates(kind, similarity=similarity, progress=bar.update)
+        if json:
+            console.result_json(found.to_json())
+        elif csv:
+            _write_csv(opened, found)
+        elif paths:
+            for path in dict.fromkeys(copy.path for group in found.groups for copy in group.copies[1:]):
+                if path is not None:
+                    console.result(str(path))
+        elif found.groups:
+            _show(opened, found)
+        console.say(_summary(found))
+
+
+COLUMNS = ("group", "kind", "keep", "file", "pixels", "bytes", "distance", "reason")
+
+
+def _rows(index: SearchIndex, groups: list[Group]) -> list[list[object]]:
+    return [
+        [
+            number,
+            group.kind,
+            "keep" if copy is group.copies[0] else "",
+            _file(index, copy),
+            "" if copy.width is None else f"{copy.width} x {copy.height}",
+            "" if copy.item.size is None else f"{copy.item.size:,}",
+            copy.distance,
+            group.reason if copy is group.copies[0] else "",
+        ]
+        for number, group in enumerate(groups, 1)
+        for copy in group.copies
+    ]
+
+
+def _show(index: SearchIndex, found: Duplicates) -> None:
+    console.result(console.table(COLUMNS, _rows(index, found.groups)))
+
+
+def _write_csv(index: SearchIndex, found: Duplicates) -> None:
+    text = io.StringIO()
+    rows = csv_files.writer(text, lineterminator="\n")
+    rows.writerow(["group", "kind", "keep", "id", "name", "path", "width", "height", "bytes", "distance", "reason"])
+    for number, group in enumerate(found.groups, 1):
+        for copy in group.copies:
+            first = copy is group.copies[0]
+            about = [copy.item.id, copy.item.name, copy.path, copy.width, copy.height, copy.item.size, copy.distance]
+            rows.writerow([number, group.kind, int(first), *about, group.reason if first else ""])
+    console.result(text.getvalue().rstrip("\n"))
+
+
+def _file(index: SearchIndex, copy: Copy) -> str:
+    """The path of an item in its data folder; its name if it has no picture file."""
+    root = index.root
+    if copy.path is None:
+        return copy.item.name
+    return str(copy.path.relative_to(root) if root is not None and copy.path.is_relative_to(root) else copy.path)
+
+
+def _summary(found: Duplicates) -> str:
+    exact = sum(group.kind == "exact" for group in found.groups)
+    others = {copy.item.id: copy.item.size or 0 for group in found.groups for copy in group.copies[1:]}
+    text = (
+        f"{exact:,} groups of exact copies and {len(found.groups) - exact:,} of near copies in {found.items:,} items, "
+        f"found in {found.took:.1f} s. "
+        f"Without the {len(others):,} copies that need not be kept: {sum(others.values()) / 1e6:,.1f} MB less."
+    )
+    if found.missing:
+        name, reason = found.missing[0]
+        text += f" Not compared for near copies: {len(found.missing):,} pictures, such as {name} ({reason})."
+    return text

@@ -1,0 +1,41 @@
+"""dcmh merge: make one index of several."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from dcmh.cli import console
+from dcmh.cli.options import Switch
+
+
+def merge(index: str, other: str, /, *more: str, out: Path, prefix: Switch = False, json: Switch = False) -> None:
+    """Make one index of several that have the same model, as if their items had been indexed together.
+
+    An item that several indexes have is stored once. The indexes themselves are not changed.
+
+    Parameters
+    ----------
+    index
+        An index folder, or the address of a collection.
+    other
+        Another one.
+    more
+        More of them.
+    out
+        The folder to write, which must not exist yet.
+    prefix
+        Put the name of its folder before the names of each index's items, for indexes that use the same names for
+        different items.
+    json
+        Print the result as JSON.
+    """
+    from dcmh.search.merge import merge as merged
+
+    sources = [index, other, *more]
+    done = merged(sources, out, prefix=prefix)
+    if json:
+        console.result_json({"index": str(out), "items": done.items, "repeated": done.repeated, "merged": sources})
+    else:
+        console.result(f"{done.items:,} items of {len(sources)} indexes, {done.repeated:,} repeated ones left out.")
+    console.say(f"Wrote {out}. Next: dcmh info {shlex.quote(str(out))}")
