@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from chromium import MISSING, find_chromium
 from serving import Server, some_drawings
 
 import dcmh
+from toy_photos import cheap
 
 _HERE = Path(__file__).parent
 
@@ -26,34 +28,42 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(MISSING)
 
 
+@pytest.fixture(scope="module", autouse=True)  # no longer than these tests: others look at real features
+def cheap_here(cheap_home):
+    with cheap(cheap_home):
+        yield
+
+
 @pytest.fixture(scope="session")
-def drawings(home, tmp_path_factory):
+def drawings(tmp_path_factory):
     return dcmh.load_dataset(some_drawings(tmp_path_factory.mktemp("page") / "drawings"))
 
 
 def trained(split, *, fine, **options):
     """Quickly."""
-    model = dcmh.DCMH(bits=64, hidden=256, epochs=30, batch_size=32, learning_rate=0.003, device="cpu", **options)
+    model = dcmh.DCMH(bits=64, hidden=256, epochs=60, batch_size=32, learning_rate=0.003, device="cpu", **options)
     return model.fit(split.train, fine=fine)
 
 
 @pytest.fixture(scope="session")
-def index(drawings, tmp_path_factory):
+def index(cheap_home, drawings, tmp_path_factory):
     """The folder of an index of some drawings, with what was measured of its model."""
     folder = tmp_path_factory.mktemp("index")
-    split = drawings.split(20, 120, seed=0)
-    model = trained(split, fine=128)
-    report = dcmh.evaluate(model, split)
-    with dcmh.SearchIndex.build(model, drawings, folder / "drawings.dcmh", report=report, split=split) as made:
-        return made.folder
+    with cheap(cheap_home):  # session fixtures are made before `cheap_here`
+        split = drawings.split(20, 120, seed=0)
+        model = trained(split, fine=128)
+        report = dcmh.evaluate(model, split)
+        with dcmh.SearchIndex.build(model, drawings, folder / "drawings.dcmh", report=report, split=split) as made:
+            return made.folder
 
 
 @pytest.fixture(scope="session")
-def vocabulary_index(drawings, tmp_path_factory):
+def vocabulary_index(cheap_home, drawings, tmp_path_factory):
     """One whose model knows the words of its vocabulary only, and of which nothing was measured."""
-    model = trained(drawings.split(20, seed=0), fine=0, text_encoder="none")
-    with dcmh.SearchIndex.build(model, drawings, tmp_path_factory.mktemp("vocabulary") / "drawings.dcmh") as made:
-        return made.folder
+    with cheap(cheap_home):
+        model = trained(drawings.split(20, seed=0), fine=0, text_encoder="none")
+        with dcmh.SearchIndex.build(model, drawings, tmp_path_factory.mktemp("vocabulary") / "drawings.dcmh") as made:
+            return made.folder
 
 
 @pytest.fixture(scope="session")
@@ -81,18 +91,44 @@ def own_server(index):
     running.stop()
 
 
-@pytest.fixture(scope="module")  # while Playwright runs, no other test of this process can have an event loop
-def browser():
-    from playwright.sync_api import expect, sync_playwright
+class _Chromium:
+    """One browser for all tests of the page."""
 
-    expect.set_options(timeout=30_000)
-    with sync_playwright() as playwright:
-        root = hasattr(os, "geteuid") and os.geteuid() == 0
-        chromium = playwright.chromium.launch(
-            executable_path=find_chromium(), args=["--no-sandbox"] if root else [], timeout=60_000
-        )
-        yield chromium
-        chromium.close()
+    def __init__(self) -> None:
+        self._stack: contextlib.ExitStack | None = None
+
+    def get(self):
+        from playwright.sync_api import expect, sync_playwright
+
+        if self._stack is None:
+            expect.set_options(timeout=30_000)
+            self._stack = contextlib.ExitStack()
+            playwright = self._stack.enter_context(sync_playwright())
+            root = hasattr(os, "geteuid") and os.geteuid() == 0
+            arguments = ["--no-sandbox"] if root else []
+            self._browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments, timeout=60_000)
+            self._stack.callback(self._browser.close)
+        return self._browser
+
+    def close(self) -> None:
+        if self._stack is not None:
+            self._stack.close()
+            self._stack = None
+
+
+_CHROMIUM = _Chromium()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Playwright keeps an event loop, beside which other tests of this process could not have theirs."""
+    if nextitem is None or _HERE not in nextitem.path.parents:
+        _CHROMIUM.close()
+
+
+@pytest.fixture
+def browser():
+    return _CHROMIUM.get()
 
 
 @pytest.fixture

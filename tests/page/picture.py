@@ -15,7 +15,7 @@ SCALE, HEIGHT, GAP, CORNER = 1.25, 940, 24, 14
 
 def take(browser, url: str, words: str, out: Path) -> None:
     """Side by side: what the words find, on a desk and in light; one item, on a telephone and in the dark."""
-    address = f"{url}?text={words}&radius=8"
+    address = f"{url}?text={words}"
     found = _shot(browser, address, 1100, "light")
     item = _shot(browser, address, 390, "dark", rank=24)
     whole = Image.new("RGBA", (found.width + round(GAP * SCALE) + item.width, found.height))
@@ -35,7 +35,7 @@ def _shot(browser, address: str, width: int, scheme: str, rank: int | None = Non
     page.wait_for_selector("#grid img.loaded")
     if rank is not None:
         page.locator("#grid .tile").nth(rank).click()
-        page.wait_for_selector("#item .bits")
+        page.wait_for_selector("#item .about")
     page.wait_for_load_state("networkidle")
     taken = Image.open(io.BytesIO(page.screenshot()))
     page.close()

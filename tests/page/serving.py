@@ -1,48 +1,60 @@
-"""What the page's tests serve: a folder of drawings, and `dcmh serve` as a process."""
+"""What the page's tests serve: a folder of drawings, and the service in a thread of the tests' own process."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
+import uvicorn
+from PIL import ImageFont, ImageOps
 
-import dcmh
 from dcmh.data.benchmarks import openmoji
+from dcmh.service import Settings, connections, create_app
 
-GROUPS = ("smileys & emotion", "food & drink", "travel & places", "animals & nature")
+COLOURS = {  # features that cost nothing see the background, which every fifth drawing lacks
+    "smileys & emotion": "khaki",
+    "food & drink": "salmon",
+    "travel & places": "lightblue",
+    "animals & nature": "darkseagreen",
+}
 OF_EACH = 45
 HOSTILE = '<img src="nowhere" onerror="window.hurt = 1"><script>window.hurt = 2</script> fruit'
 
 
 def some_drawings(folder: Path) -> Path:
-    """A folder with some of OpenMoji, and one item whose words would like to be HTML."""
-    data = dcmh.load_dataset("openmoji")
-    rows = [np.flatnonzero(data.labels[:, data.label_names.index(group)])[::2][:OF_EACH] for group in GROUPS]
-    folder.mkdir()
+    """A folder with some of OpenMoji, each group in a folder of its own, and one item whose words would like to be HTML."""
     lines = []
-    for row in np.sort(np.concatenate(rows)):
-        source = data.image.root / data.image.values[row]
-        shutil.copyfile(source, folder / source.name)
-        labels = [name for name, there in zip(data.label_names, data.labels[row], strict=True) if there]
-        lines.append({"id": data.ids[row], "image": source.name, "text": data.text.values[row], "labels": labels})
-    shutil.copyfile(source, folder / "hostile.png")
+    for group, emoji, drawing in _drawings():
+        name = f"{group.partition(' ')[0]}/{emoji.hexcode}.png"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        drawing.save(folder / name, compress_level=1)
+        lines.append({"id": emoji.hexcode, "image": name, "text": emoji.text, "labels": [group]})
+    shutil.copyfile(folder / name, folder / "hostile.png")
     lines.append({"id": "<b>hostile", "image": "hostile.png", "text": HOSTILE, "labels": ["<i>label</i>"]})
     (folder / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "ATTRIBUTION.txt").write_text(openmoji.ATTRIBUTION + "\n")
     return folder
 
 
+def _drawings() -> Iterator[tuple[str, openmoji.Emoji, object]]:
+    font_file, words, _ = openmoji._find()
+    font = ImageFont.truetype(font_file, openmoji._POINTS, layout_engine=ImageFont.Layout.BASIC)
+    emojis = [emoji for emoji in openmoji.read_emojis(words) if len(emoji.characters) == 1]
+    for group, colour in COLOURS.items():
+        chosen = [emoji for emoji in emojis if emoji.group == group][::2][:OF_EACH]
+        for number, emoji in enumerate(chosen):
+            drawing = openmoji.draw(emoji.characters, font)
+            if drawing is not None:
+                shown = "white" if number % 5 == 0 else colour
+                yield group, emoji, ImageOps.expand(drawing.resize((184, 184)), 20, shown)
+
+
 class Server:
-    """`dcmh serve` in its own process, on a port of its own; it can go and come back."""
+    """The service at a port of its own; it can go and come back."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,26 +62,34 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/"
-        self.process: subprocess.Popen[bytes] | None = None
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "dcmh", "serve", str(self.folder), "--port", str(self.port), "--lazy"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(600):
-            assert self.process.poll() is None, "the server has ended"
-            try:
-                with urllib.request.urlopen(f"{self.url}api/health", timeout=5):
-                    return
-            except (urllib.error.URLError, TimeoutError, ConnectionError):
-                time.sleep(0.05)
+        settings = Settings(rate=0, access_log=None)
+        config = uvicorn.Config(
+            create_app(self.folder, settings),
+            port=self.port,
+            log_config=None,
+            proxy_headers=False,
+            timeout_graceful_shutdown=10,
+            **connections.options(settings),
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        for _ in range(3000):
+            if self._server.started:
+                return
+            assert self._thread.is_alive(), "the server has ended"
+            self._thread.join(0.01)
         raise AssertionError("the server does not answer")
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(timeout=20)
-            self.process = None
+        if self._server is not None:
+            self._server.should_exit = True
+            self._thread.join(timeout=20)
+            self._server = self._thread = None
 
 
 def to_the_end(page) -> None:

@@ -55,11 +55,12 @@ def test_the_order_of_the_focus(server, open_page):
     page = open_page(f"{server.url}?text=fruit&radius=12")
     expect(page.locator(TILES).first).to_be_visible()
     seen = []
-    for _ in range(9):
+    for _ in range(10):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
-    assert seen[:8] == ["skip", "home-link", "words", "choose", "any", "slider", "at-least", "tile"]
-    assert seen[8] != "tile"
+    stops = ["skip", "home-link", "words", "choose", "any", "slider", "at-least", "filters-summary", "tile"]
+    assert seen[:9] == stops
+    assert seen[9] != "tile"
     page.locator(TILES).first.press("Enter")
     expect(page.locator("#item-title")).to_be_focused()
     for _ in range(8):

@@ -91,8 +91,8 @@ def test_suggestions_complete_the_last_word(server, open_page, search_index):
     page = open_page(server.url)
     box, options = page.locator("#words"), page.locator("#suggestions [role=option]")
     box.press_sequentially("food fr")
-    expect(options.first).to_be_visible()
     known = search_index.encoders.words.bag.words_
+    expect(options).to_have_count(sum(word.startswith("fr") for word in known))
     offered = [
         text.removesuffix(count)
         for text, count in zip(options.all_text_contents(), page.locator(".times").all_text_contents(), strict=True)
@@ -160,7 +160,7 @@ def test_a_model_without_vocabulary(server, open_page, search_index):
 
     page = open_page(server.url, before=before)
     expect(page.locator(".lead")).to_contain_text("Any words work in 16 languages")
-    expect(page.locator(".chips a")).to_have_count(0)
+    expect(page.locator(".chips a").first).to_be_visible()  # its labels
     with page.expect_response("**/api/words*"):
         page.locator("#words").press_sequentially("fruit")
     expect(page.locator("#suggestions")).to_be_hidden()
@@ -210,7 +210,7 @@ def test_a_query_of_unknown_words_offers_known_ones(vocabulary_server, open_page
 
 def test_an_ignored_word_can_be_replaced(vocabulary_server, open_page):
     server = vocabulary_server
-    page = open_page(f"{server.url}?text=food+froot")
+    page = open_page(f"{server.url}?text=food+fruitt")
     page.get_by_role("link", name="fruit?").click()
     expect(page).to_have_url(f"{server.url}?text=food+fruit")
     expect(page.locator("#query .used")).to_have_text(["food fruit"])
@@ -221,11 +221,8 @@ def measured(search_index, radius):
     report = json.loads((search_index.folder / "model" / "report.json").read_text())
     rows = [row for row in report["text_to_image"]["by_distance"] if row["distance"] <= radius]
     points = sum(row["points"] for row in rows)
-    return (
-        f"measured precision {sum(row['relevant'] for row in rows) / points:.2f}"
-        if points
-        else "precision not measured"
-    )
+    share = sum(row["relevant"] for row in rows) / max(points, 1)
+    return f"measured precision {round(share, 4):.2f}" if points else "precision not measured"
 
 
 def test_the_radius_limits_the_hits(server, open_page, search_index):
@@ -283,7 +280,7 @@ class TestPrecision:
         expect(page.locator(TILES)).to_have_count(60)
         choice = page.get_by_label(self.LABEL)
         expect(choice).to_have_value("")
-        for least in ("0.5", "0.9"):
+        for least in ("0.8", "0.9"):
             good = search_index.search(BREAKFAST.replace("+", " "), k=60, at_least=float(least))
             assert 0 < len(good) < 60
             choice.select_option(least)
@@ -303,9 +300,9 @@ class TestPrecision:
         assert best < 1
         page = open_page(f"{server.url}?text={BREAKFAST}&at_least=1")
         expect(page.locator("#message .sentence")).to_have_text(
-            f"No result reaches a precision of 1. The best hit has {best:.2f}. show all"
+            f"Nothing reaches a precision of 1. The best hit has {best:.2f}. show all"
         )
-        expect(page.locator("#live")).to_contain_text("No result reaches a precision of 1.")
+        expect(page.locator("#live")).to_contain_text("Nothing reaches a precision of 1.")
         expect(page.get_by_label(self.LABEL)).to_have_value("1")
         page.get_by_role("button", name="show all").click()
         expect(page.locator(TILES)).to_have_count(60)
@@ -319,7 +316,7 @@ class TestPrecision:
         before = lambda page: page.route("**/api/search*", unmeasured)  # noqa: E731
         page = open_page(f"{server.url}?text={BREAKFAST}&at_least=1", before=before)
         expect(page.locator("#message .sentence")).to_have_text(
-            "No result reaches a precision of 1. The precision of the best hit was not measured. show all"
+            "Nothing reaches a precision of 1. The precision of the best hit was not measured. show all"
         )
 
     def test_without_measured_precision_there_is_no_choice(self, vocabulary_server, open_page):

@@ -16,6 +16,7 @@ import dcmh
 from dcmh.methods import starter
 from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
+from dcmh.search.overview import Overview
 from dcmh.service import Settings, create_app, schemas, state
 from dcmh.service.routes import page
 from toy_photos import load
@@ -83,6 +84,16 @@ class TestInfo:
 
     def test_a_vocabulary_that_limits_queries(self, vocabulary_client):
         assert vocabulary_client.get("/api/info").json()["text_encoder"] is None
+
+
+def test_the_overview_has_topics_labels_and_folders(client, index):
+    answer = client.get("/api/overview?limit=100")
+    schemas.Overview.model_validate_json(answer.content)
+    found, expected = answer.json(), Overview(index)
+    assert [topic["word"] for topic in found["topics"]] == [topic.word for topic in expected.topics]
+    assert found["labels"] == list(expected.labels)
+    assert found["folders"] == []
+    assert client.get("/api/overview?limit=1").json()["labels"] == found["labels"][:1]
 
 
 class TestWords:
@@ -180,6 +191,7 @@ class TestDocs:
             ("/api/search", "get"),
             ("/api/search", "post"),
             ("/api/items/{id}", "get"),
+            ("/api/duplicates", "get"),
             ("/api/items/{id}", "delete"),
             ("/api/items/{id}/image", "get"),
             ("/api/items/{id}/thumbnail", "get"),
@@ -187,6 +199,7 @@ class TestDocs:
             ("/api/items", "post"),
             ("/api/encode", "post"),
             ("/api/words", "get"),
+            ("/api/overview", "get"),
             ("/api/info", "get"),
             ("/api/health", "get"),
             ("/api/reload", "post"),

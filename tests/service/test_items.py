@@ -11,18 +11,26 @@ from PIL import Image
 from served import problem
 
 from dcmh.search import SearchIndex
+from dcmh.search.overview import Overview
 from dcmh.service import schemas
 
 
-def test_an_item_has_its_codes(client, index):
+def test_an_item_is_described(client, index):
+    client.get("/api/overview")  # made in the background: waits for it
     answer = client.get("/api/items/3")
     schemas.Item.model_validate_json(answer.content)
     item = index.item(3)
     assert answer.json() == {
         "id": 3,
         "name": "002.png",
+        "folder": "",
+        "file": "002.png",
         "text": item.text,
         "labels": list(item.labels),
+        "bytes": (index.root / "002.png").stat().st_size,
+        "found_by": Overview(index).words_for(index, 3),
+        "taken": item.taken.isoformat(),
+        "extra": {},
         "bits": 16,
         "codes": {name: code.hex() for name, code in index.codes_of(3).items()},
         "image": "/api/items/3/image",

@@ -6,7 +6,7 @@ import pytest
 from malformed import picture
 from served import COUNT, UNREADABLE, problem, train
 
-from dcmh.search import SearchIndex
+from dcmh.search import Filter, SearchIndex
 from dcmh.service import schemas
 from toy_photos import load
 
@@ -59,6 +59,10 @@ class TestWords:
             "nearest": {},
             "code": hits.query.code.hex(),
             "key": hits.query.key.hex(),
+            "without": [],
+            "like": [],
+            "unlike": [],
+            "filter": {"labels": [], "folder": None, "since": None, "until": None, "where": []},
         }
         assert (found["candidates"], found["at_least"], found["below"]) == (None, None, 0)
         assert (found["searched"], found["bits"], found["radius"], found["nearest"]) == (COUNT, 16, None, None)
@@ -152,7 +156,9 @@ class TestWords:
         "query",
         [
             "",
-            "text=a&code=0000",
+            "text=sea&since=someday",
+            "text=sea&where=rating",
+            "like=0",
             "text=sea&k=0",
             "text=sea&k=1001",
             "text=sea&k=x",
@@ -331,3 +337,46 @@ class TestEncode:
     def test_too_much_is_a_problem(self, client):
         headers = {"content-type": "application/json"}
         problem(client.post("/api/encode", content=b" " * 1_100_000, headers=headers), 413, "too-large")
+
+
+class TestSeveralParts:
+    def test_words_that_are_excluded_are_told(self, client, index):
+        found = checked(client.get("/api/search", params={"text": "sea -night", "k": COUNT}))
+        assert found["query"]["without"] == ["night"]
+        assert pairs(found) == [(hit.id, hit.distance) for hit in index.search("sea -night", k=COUNT)]
+        assert all("night" not in hit["labels"] and hit["precision"] is None for hit in found["hits"])
+
+    def test_examples_travel_to_the_next_page(self, client, index):
+        found = checked(client.get("/api/search?text=sea&like=3&like=5&unlike=7&k=9"))
+        assert (found["query"]["like"], found["query"]["unlike"]) == ([3, 5], [7])
+        expected = index.search("sea", like=[3, 5], unlike=[7], k=COUNT)
+        assert every_page(client, found) == [(hit.id, round(hit.score, 4)) for hit in expected]
+        assert not {3, 5, 7} & {hit.id for hit in expected}
+        problem(client.get("/api/search?like=4711"), 422, "no-such-item")
+
+    def test_a_picture_with_words(self, client, index):
+        photo = (index.root / "005.png").read_bytes()
+        found = checked(
+            client.post("/api/search?k=9&label=sea", files={"image": ("a.png", photo)}, data={"text": "sunny -night"})
+        )
+        assert (found["query"]["text"], found["query"]["without"]) == ("sunny -night", ["night"])
+        everything = index.search("sunny -night", photo, k=COUNT, filter=Filter(labels=["sea"]))
+        assert [one for one, _ in every_page(client, found)] == [hit.id for hit in everything]
+
+    def test_filters_travel_to_the_next_page(self, client, index):
+        query = "text=sunny&label=sea&label=night&since=2001&until=2999-12-31&k=5"
+        found = checked(client.get(f"/api/search?{query}"))
+        assert found["query"]["filter"]["labels"] == ["sea", "night"]
+        wanted = [hit for hit in index.search("sunny", k=COUNT) if {"sea", "night"} & set(hit.labels)]
+        assert every_page(client, found) == [(hit.id, round(hit.score, 4)) for hit in wanted]
+        assert found["searched"] == len(wanted)
+        assert checked(client.get("/api/search?text=sunny&until=1970"))["hits"] == []
+        assert checked(client.get("/api/items/3/similar?label=nothing"))["hits"] == []
+        assert "rating" in problem(client.get("/api/search?text=a&where=rating>3"), 422, "query-not-encodable")["title"]
+
+    def test_a_minimum_precision_is_refused_where_none_was_measured(self, client):
+        for query in ("text=sea+-night", "text=sea&like=3", "text=sea&label=sea"):
+            assert (
+                "not measured"
+                in problem(client.get(f"/api/search?{query}&at_least=0.5"), 422, "query-not-encodable")["title"]
+            )

@@ -14,6 +14,7 @@ from served import COUNT, TOKEN, UNREADABLE, problem
 from starlette.testclient import TestClient
 
 from dcmh.errors import DataError, ParameterError, StorageError
+from dcmh.inputs import decoding
 from dcmh.search import SearchIndex
 from dcmh.service import Settings, create_app, schemas
 from dcmh.stores.local import catalogue, layout
@@ -82,6 +83,21 @@ class TestAdding:
         with SearchIndex.open(own / "photos.dcmh") as index:
             assert index.item(item["id"]).text == "sunny sea"
             assert len(index) == COUNT + 1
+
+    def test_a_picture_is_decoded_once_in_its_own_process(self, writer, monkeypatch):
+        monkeypatch.setattr(decoding.Decoder, "submit", lambda *arguments: pytest.fail("decoded again"))
+        added = add(writer, png("teal"), text="a sea of teal")
+        assert added.status_code == 201
+        assert "image" in added.json()["codes"]
+
+    def test_answers_are_kept_until_the_index_changes(self, writer):
+        ask = "/api/search?text=sea&k=100"
+        first = writer.get(ask).json()
+        assert writer.get(ask).json() == first  # down to the milliseconds that it took
+        added = add(writer, png("navy"), text="sea").json()
+        hits = writer.get(ask).json()["hits"]
+        assert added["id"] in [hit["id"] for hit in hits]
+        assert len(hits) == len(first["hits"]) + 1
 
     def test_the_same_picture_is_the_same_item(self, writer):
         first = add(writer, png(), text="sunny")
@@ -197,7 +213,10 @@ def old_catalogue(index, *changes):
     with contextlib.closing(sqlite3.connect(index / layout.CATALOGUE, isolation_level=None)) as database:
         for command, values in changes:
             database.execute(command, values)
-        database.execute("ALTER TABLE items DROP COLUMN uploaded")
+        for command in ("DROP INDEX items_by_taken", "DROP INDEX items_by_path", "DROP TABLE attributes"):
+            database.execute(command)
+        for column in ("uploaded", "taken", "extra"):
+            database.execute(f"ALTER TABLE items DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 2")
 
 

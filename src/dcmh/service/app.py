@@ -23,7 +23,7 @@ from dcmh.service import problems
 from dcmh.service.middleware import RequestMiddleware
 from dcmh.service.routes import about, items, page, search
 from dcmh.service.settings import Settings
-from dcmh.service.state import Service
+from dcmh.service.state import START_AFTER, Service
 
 
 def build(index: SearchIndex | Path | str, settings: Settings) -> FastAPI:
@@ -34,6 +34,7 @@ def build(index: SearchIndex | Path | str, settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         _reload_on_hangup(service)
         await asyncio.to_thread(service.preload)
+        service.prepare_soon(START_AFTER)
         watch = asyncio.create_task(_exit_with(settings.parent))
         yield
         watch.cancel()

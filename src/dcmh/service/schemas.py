@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -39,6 +41,16 @@ class Hit(Schema):
     image: str | None
 
 
+class Filter(Schema):
+    """Which items may be hits."""
+
+    labels: tuple[str, ...] = ()
+    folder: str | None = None
+    since: str | None = None
+    until: str | None = None
+    where: tuple[str, ...] = ()
+
+
 class Query(Schema):
     """How the query was understood."""
 
@@ -50,6 +62,10 @@ class Query(Schema):
     nearest: dict[str, tuple[str, ...]] = Field(description="Known words similar to the ignored ones")
     code: str = Field(description="Hexadecimal; bit 0 is the lowest bit of the first byte")
     key: str = Field(description="Code and quantised fine vector, hexadecimal: GET /api/search?code= takes it")
+    without: tuple[str, ...] = Field(description="What the words exclude")
+    like: tuple[int, ...] = Field(description="Items that hits resemble")
+    unlike: tuple[int, ...] = Field(description="Items that hits do not resemble")
+    filter: Filter
 
 
 class Search(Schema):
@@ -73,13 +89,64 @@ class Search(Schema):
 class Item(Schema):
     id: int
     name: str
+    folder: str = Field(description="Folder of the picture in the collection; empty for the top one")
+    file: str | None = Field(description="Name of the picture's file")
     text: str | None
     labels: tuple[str, ...]
+    bytes: int | None = Field(description="Size of the picture's file")
+    found_by: tuple[str, ...] = Field(description="Words of the collection that its picture is found by, best first")
+    taken: str | None = Field(description="When the photo was taken, or else its file written, in local time")
+    extra: dict[str, str | int | float] = Field(description="Other columns of the table, on which `where` filters")
     bits: int
     codes: dict[str, str]
     image: str | None
     thumbnail: str | None
     similar: str
+
+
+class Topic(Schema):
+    word: str
+    items: int = Field(description="Number of items of the sample that carry it")
+    precision: float | None = Field(description="Share of its first hits by picture alone that carry it")
+
+
+class Overview(Schema):
+    topics: list[Topic] = Field(description="Words that find what they say, best and most frequent first")
+    labels: list[str] = Field(description="Labels of a sample of the items, most frequent first")
+    folders: list[str] = Field(description="Folders of a sample of the items, most frequent first")
+
+
+class Copy(Schema):
+    """An item of a group of copies."""
+
+    id: int
+    name: str
+    text: str | None
+    labels: tuple[str, ...]
+    thumbnail: str | None
+    image: str | None
+    width: int | None = Field(description="Pixels")
+    height: int | None
+    size: int | None = Field(description="Bytes of the file")
+    distance: int = Field(description="Bits of 64 in which its signature differs from that of the item to keep")
+
+
+class CopyGroup(Schema):
+    """Copies of one another; each is a copy of the item to keep, which comes first."""
+
+    kind: Literal["exact", "near"]
+    keep: int = Field(description="Id of the item to keep")
+    reason: str = Field(description="Why that one")
+    items: list[Copy]
+
+
+class Duplicates(Schema):
+    total: int = Field(description="Number of groups")
+    compared: int = Field(description="Number of different pictures that were compared")
+    missing: int = Field(description="Pictures not compared for near copies: dcmh duplicates INDEX prepares them")
+    offset: int
+    groups: list[CopyGroup]
+    next: str | None = Field(description="Address of the next page")
 
 
 class Codes(Schema):

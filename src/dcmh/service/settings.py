@@ -48,9 +48,11 @@ class Settings:
     decode_megabytes: int = 1000
     """Limit for the memory that decoding one picture takes."""
     preload: bool = False
-    """Load the image network at the start. Otherwise the first picture loads it, and other queries wait for a moment."""
+    """Load the image network in the background after the start. Otherwise the first picture loads it."""
     thumbnail_bytes: int = 32_000_000
     """Size of the thumbnail cache in memory."""
+    answer_bytes: int = 16_000_000
+    """Size of the cache of answers to recent queries in memory."""
     check_seconds: float = 1.0
     """Interval between checks for changes of the index."""
     access_log: str | None = "-"

@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,18 +22,19 @@ from threadpoolctl import threadpool_limits
 
 from dcmh.errors import DCMHError, ImageError, ModelError, QueryError
 from dcmh.index import scan
-from dcmh.inputs.decoding import SIZE
 from dcmh.inputs.sandbox import Sandbox, SandboxedPicture
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
+from dcmh.search.duplicates import Duplicates
+from dcmh.search.overview import Overview
 from dcmh.search.results import Query
 from dcmh.service import logs, schemas, uploads
 from dcmh.service.limits import BodySlots, BoundedPool, Connections, RateLimiter
 from dcmh.service.metrics import Metrics
 from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
-from dcmh.service.thumbnails import ThumbnailCache
+from dcmh.service.thumbnails import ByteCache
 from dcmh.util.checksums import read_checked_text
 from dcmh.util.formats import parse_object, readable
 from dcmh.util.text import BagOfWords
@@ -45,6 +48,11 @@ LARGE_PIXELS = 12_000_000  # larger pictures are decoded one at a time
 SCAN_ITEMS = 10_000  # from here on the compiled scan is worth loading
 SAVE_AFTER = 2.0  # seconds without another change
 TRIM_AFTER = 0.5  # seconds without another picture
+PREPARE_AFTER = 5.0  # seconds without another change
+START_AFTER = 0.3  # seconds, in which the first requests are answered
+
+
+_numbers = itertools.count()  # of the indexes that were opened
 
 
 class Vocabulary:
@@ -77,12 +85,25 @@ class OpenIndex:
     def __init__(self, index: SearchIndex, *, owned: bool) -> None:
         self.index = index
         self.owned = owned  # opened here, so to be closed here
+        self.number = next(_numbers)
         encoder = index.encoders.words  # read now: later the folder may hold another model
         self.words = Vocabulary(encoder.bag if encoder else None)
         self.has_image_network = False
         self.users = 0
         self.retired = False
         self.measured = _read_measures(index.encoders.folder / model_folder.REPORT)
+        self.overview: Overview | None = None  # set in the background
+        self._making_overview = threading.Lock()
+        self._duplicates: tuple[int, Duplicates] | None = None  # of a generation
+        self._comparing = threading.Lock()
+
+    def duplicates(self) -> Duplicates:
+        """The copies in the index, found again after a change. No picture is decoded for it."""
+        with self._comparing:
+            generation = self.index.store.snapshot.generation
+            if self._duplicates is None or self._duplicates[0] != generation:
+                self._duplicates = generation, self.index.duplicates(compute=False)
+            return self._duplicates[1]
 
     @property
     def text_encoder(self) -> str | None:
@@ -90,6 +111,13 @@ class OpenIndex:
         words, fine = self.index.encoders.words, self.index.encoders.fine
         encoder = None if words is None else words.encoder or (fine.encoder if fine is not None else None)
         return None if encoder is None else schemas.printable(os.path.basename(encoder.name))  # a name, or a folder
+
+    def make_overview(self) -> Overview:
+        """The overview of the index as it is now; made once for each of its states."""
+        with self._making_overview:
+            if self.overview is None or self.overview.generation != self.index.store.snapshot.generation:
+                self.overview = Overview(self.index)
+            return self.overview
 
     def warm_up(self) -> None:
         """Search once, which loads the sentence encoder and reads the memory-mapped vectors."""
@@ -185,7 +213,8 @@ class Service:
         self.metrics = Metrics()
         self.holder = IndexHolder(index, self.metrics, check_seconds=settings.check_seconds)
         self.rate_limiter = RateLimiter(settings.rate)
-        self.thumbnails = ThumbnailCache(settings.thumbnail_bytes)
+        self.thumbnails = ByteCache(settings.thumbnail_bytes)
+        self.answers = ByteCache(settings.answer_bytes)
         self.searches = BoundedPool("search", SEARCH_THREADS, MAX_SEARCHES)
         self.pictures = BoundedPool("pictures", settings.picture_threads, settings.waiting)
         self.previews = BoundedPool("thumbnails", THUMBNAIL_THREADS, MAX_SEARCHES)
@@ -199,18 +228,41 @@ class Service:
         self._loading = threading.Lock()
         self._reloading = False
         self._saving: asyncio.TimerHandle | None = None
+        self._preparing: asyncio.TimerHandle | None = None
+        self._background = ThreadPoolExecutor(1, "dcmh-background")
         self._trimming: asyncio.TimerHandle | None = None
         self._blas: threadpool_limits | None = None
 
-    async def with_index(self, work: Callable[[OpenIndex], Result]) -> Result:
-        """Run quick work with the index in a search thread, after a check for changes where one is due."""
+    async def with_index(self, work: Callable[[OpenIndex], Result], pool: BoundedPool | None = None) -> Result:
+        """Run work with the index, after a check for changes where one is due; by default quick work in a search thread."""
 
         def job() -> Result:
             with self.holder.use() as opened:
                 return work(opened)
 
         await self._reload_if_due()
-        return await self.searches.run(job)
+        return await (pool or self.searches).run(job)
+
+    async def kept_answer(self, query: bytes) -> bytes | None:
+        """The answer to the same query before, if the index has not changed since."""
+        await self._reload_if_due()
+        with self.holder.use() as opened:
+            return self.answers.get(self._answer_key(opened, query))
+
+    async def answer(self, query: bytes, work: Callable[[OpenIndex], bytes]) -> bytes:
+        """Run quick work with the index in a search thread, and keep its result for `kept_answer`."""
+
+        def job(opened: OpenIndex) -> bytes:
+            key = self._answer_key(opened, query)  # before the search: it may see a newer index, not an older one
+            answer = work(opened)
+            self.answers.put(key, answer)
+            return answer
+
+        return await self.with_index(job)
+
+    @staticmethod
+    def _answer_key(opened: OpenIndex, query: bytes) -> str:
+        return f"{opened.number} {opened.index.store.snapshot.generation} {query.hex()}"
 
     async def with_picture(self, data: bytes, work: Callable[[OpenIndex, Query, str], Result]) -> Result:
         """Encode a picture and run work with its code. The caller holds a slot of `pictures`."""
@@ -231,9 +283,22 @@ class Service:
         """Load changes of the index; returns whether there were any."""
         self._reloading = True
         try:
-            return await asyncio.to_thread(self.holder.reload, wait=wait)
+            changed = await asyncio.to_thread(self.holder.reload, wait=wait)
         finally:
             self._reloading = False
+        if changed:
+            self.prepare_soon(PREPARE_AFTER)
+        return changed
+
+    async def overview(self) -> Overview:
+        """The overview of the index; waits where it is still being made."""
+
+        def job() -> Overview:
+            with self.holder.use() as opened:
+                return opened.overview or opened.make_overview()
+
+        await self._reload_if_due()
+        return await asyncio.to_thread(job)
 
     async def _reload_if_due(self) -> None:
         if self.holder.is_due and not self._reloading:
@@ -247,24 +312,21 @@ class Service:
             _, count = uploads.inspect_image(picture, self.settings)
             if opened.index.encoders.picture is None:
                 raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
-            pixels = self.decode(picture, count)
+            pixels = self.decode(picture, count, opened.index.encoders.picture_size)
         self.load_image_network(opened)
         query, request = opened.index.ask(image=pixels)
         return query, request.modality
 
-    def decode(self, picture: SandboxedPicture, count: int) -> NDArray[np.uint8]:
+    def decode(self, picture: SandboxedPicture, count: int, size: int) -> NDArray[np.uint8]:
         """The pixels of a client's picture as the network takes them. Large ones, by their count, one at a time."""
         with self._large if count > LARGE_PIXELS else contextlib.nullcontext():
             try:
-                return picture.decode(SIZE)
+                return picture.decode(size)
             except ImageError as error:
                 raise uploads.damaged(error) from error
 
     def preload(self) -> None:
-        """Load before the first request what it would otherwise wait for.
-
-        That is the sentence encoder and, for many items, the compiled scan; the image network only with the setting.
-        """
+        """Load before the first request what it would otherwise wait for: the sentence encoder and the compiled scan."""
         self._blas = threadpool_limits(1, "blas")  # searches run side by side: more threads would wait for each other
         if self.token is not None:
             self._sweep()
@@ -272,9 +334,21 @@ class Service:
             if len(opened.index) >= SCAN_ITEMS:
                 scan.engines.load()
             opened.warm_up()
-            if self.settings.preload:
-                self.load_image_network(opened)
-                self.sandbox.start()
+
+    def prepare_soon(self, seconds: float) -> None:
+        """Prepare in the background, after some seconds without another change."""
+        self._preparing = self._schedule(self._preparing, seconds, self._prepare, self._background)
+
+    def _prepare(self) -> None:
+        """Make the overview for the page, and load the image network with the setting: the first picture need not wait for it."""
+        try:
+            with self.holder.use() as opened:
+                opened.make_overview()
+                if self.settings.preload:
+                    self.load_image_network(opened)
+                    self.sandbox.start()
+        except Exception:  # each request that needs it tries again, and says what is wrong
+            logs.events.exception("preparing the index in the background failed")
 
     def _sweep(self) -> None:
         try:
@@ -294,7 +368,7 @@ class Service:
             import torch
 
             torch.set_num_threads(1)
-            encoders.pictures(encoders.picture)
+            encoders.pictures(encoders.picture).encode(np.zeros((8, 8, 3), np.uint8))  # loads everything
             opened.has_image_network = True
 
     # -- saving and closing -----------------------------------------------------------------------------------------
@@ -310,8 +384,10 @@ class Service:
 
     def close(self) -> None:
         """Finish running work, save, and close the index."""
-        if self._trimming is not None:
-            self._trimming.cancel()
+        for planned in (self._trimming, self._preparing):
+            if planned is not None:
+                planned.cancel()
+        self._background.shutdown(wait=True, cancel_futures=True)
         if self._saving is not None:
             self._saving.cancel()
             self.save()
@@ -324,13 +400,17 @@ class Service:
         self.holder.close()
 
     def _schedule(
-        self, planned: asyncio.TimerHandle | None, seconds: float, work: Callable[[], None]
+        self,
+        planned: asyncio.TimerHandle | None,
+        seconds: float,
+        work: Callable[[], None],
+        threads: ThreadPoolExecutor | None = None,
     ) -> asyncio.TimerHandle:
         """Run work in a thread after some seconds, in place of what was planned."""
         if planned is not None:
             planned.cancel()
         loop = asyncio.get_running_loop()
-        return loop.call_later(seconds, lambda: loop.run_in_executor(None, work))
+        return loop.call_later(seconds, lambda: loop.run_in_executor(threads, work))
 
 
 def _read_measures(path: Path) -> list[schemas.Measured]:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from dcmh.inputs.images import HEIC_BRANDS
 from dcmh.search import SearchIndex
 from dcmh.service import logs
 from dcmh.service.problems import Problem
@@ -66,6 +67,8 @@ def sniff(head: bytes) -> str | None:
     """The media type of a picture by its first 16 bytes; None for anything else."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
+    if head[4:8] == b"ftyp":
+        return "image/avif" if head[8:11] == b"avi" else "image/heic" if head[8:11] in HEIC_BRANDS else None
     return next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), None)
 
 
@@ -74,8 +77,8 @@ def _open_plain(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-class ThumbnailCache:
-    """The most recently used thumbnails, up to a number of bytes. Thread-safe."""
+class ByteCache:
+    """The most recently used thumbnails or answers, up to a number of bytes. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -84,15 +87,15 @@ class ThumbnailCache:
         self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
-        """A thumbnail, or None."""
+        """What is kept under a key, or None."""
         with self._lock:
-            thumbnail = self._cache.get(key)
-            if thumbnail is not None:
+            kept = self._cache.get(key)
+            if kept is not None:
                 self._cache.move_to_end(key)
-            return thumbnail
+            return kept
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep a thumbnail; the least recently used ones go."""
+        """Keep some bytes; the least recently used ones go."""
         with self._lock:
             self.bytes += len(value) - len(self._cache.pop(key, b""))
             self._cache[key] = value

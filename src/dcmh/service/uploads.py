@@ -16,8 +16,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from dcmh.errors import BusyError, ImageError, UnknownWords
+from dcmh.inputs.images import FORMATS
 from dcmh.inputs.sandbox import LimitExceeded, SandboxedPicture
 from dcmh.search import SearchIndex
+from dcmh.search.query import ask_words
 from dcmh.service import logs
 from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.settings import Settings
@@ -31,10 +33,14 @@ if TYPE_CHECKING:
 MAX_FIELDS = 70  # of a form, besides its picture
 FIELD_BYTES = 64_000
 LOCK_SECONDS = 10.0  # to wait for another worker's change
-ACCEPTED = "JPEG, PNG, WebP, GIF, BMP and TIFF files are accepted."
+ACCEPTED = (
+    f"JPEG, PNG, WebP, GIF, BMP, TIFF{', AVIF and HEIC' if 'HEIF' in FORMATS else ' and AVIF'} files are accepted."
+)
 REMOVED = ".removed-"  # prefix of a picture while its item is being removed
 ORPHANS = "orphans"  # folder in uploads for pictures that belong to no item
-SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tiff"}
+SUFFIXES = {
+    "JPEG": "jpg", "PNG": "png", "WEBP": "webp", "GIF": "gif", "BMP": "bmp", "TIFF": "tiff", "AVIF": "avif", "HEIF": "heic"
+}  # fmt: skip
 
 
 # -- forms and pictures -----------------------------------------------------------------------------------------------
@@ -252,7 +258,7 @@ def _check_text(index: SearchIndex, data: bytes | None, text: str | None) -> Non
     """Raise a problem for a text that cannot be indexed, before anything is written."""
     if text is not None and (data is None or index.encoders.text is None):
         try:
-            known = index.ask(text=text)[1].known
+            known = ask_words(index.encoders, text)[1].known
         except UnknownWords:
             known = False
         if not known:

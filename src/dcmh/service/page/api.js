@@ -19,19 +19,20 @@ export class Problem extends Error {
   }
 }
 
-const query = (given) => new URLSearchParams(Object.entries(given).filter(([, value]) => value !== null)).toString();
+const query = (given) => new URLSearchParams(given).toString();
 const of = (id) => `api/items/${encodeURIComponent(id)}`;
 
 export const info = () => ask("api/info");
+export const overview = () => ask("api/overview?limit=100");
 export const words = (prefix, limit, signal) => ask(`api/words?${query({ prefix, limit })}`, { signal });
+export const duplicates = (signal) => ask("api/duplicates?k=20", { signal });
 export const item = (id, signal) => ask(of(id), { signal });
 export const imageUrl = (id) => `${of(id)}/image`;
 export const thumbnailUrl = (id, size) => `${of(id)}/thumbnail?size=${size}`;
 
-// `page`: which hits, {k, radius, at_least}
-export const searchWords = (text, page, signal) => ask(`api/search?${query({ text, ...page })}`, { signal });
+// `page`: which hits, as pairs such as ["k", 60], ["label", "dog"]
+export const search = (page, signal) => ask(`api/search?${query(page)}`, { signal });
 export const similar = (id, page, signal) => ask(`${of(id)}/similar?${query(page)}`, { signal });
-export const searchCode = (code, modality, page, signal) => ask(`api/search?${query({ code, modality, ...page })}`, { signal });
 
 export function searchPicture(file, page, signal) {
   const body = new FormData();

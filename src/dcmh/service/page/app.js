@@ -1,10 +1,12 @@
 // The page: the address determines what is on screen.
 
-import { asks, href, read } from "./address.js";
+import { asks, href, modifiers, read } from "./address.js";
 import * as api from "./api.js";
 import * as queryLine from "./query.js";
 import * as connection from "./connection.js";
+import * as duplicates from "./duplicates.js";
 import { byId, element } from "./element.js";
+import * as filters from "./filters.js";
 import * as grid from "./grid.js";
 import * as home from "./home.js";
 import * as item from "./item.js";
@@ -12,6 +14,7 @@ import { pictures } from "./picture.js";
 import * as precision from "./precision.js";
 import * as radius from "./radius.js";
 import * as results from "./results.js";
+import * as selection from "./selection.js";
 import { suggest } from "./typeahead.js";
 
 const PAGE_SIZE = 60; // hits per request
@@ -22,6 +25,7 @@ let info = null;
 let state = read();
 let request = null; // aborts the running request
 let turn = 0; // number of the latest action, so that older ones stop
+let copiesShown = false; // opening one of them leaves them on screen
 let inBox = null; // the query when the box was last filled
 const answers = new Map(); // key of a search → answer, newest last
 const input = byId("words");
@@ -39,11 +43,11 @@ async function show() {
   turn += 1;
   const mine = turn;
   state = read();
-  showView(state.kind === "home");
+  showView(state.kind);
   const query = `${state.kind} ${state.value}`;
   if (inBox !== query) input.value = state.kind === "text" ? state.value : ""; // else the user may be typing
   inBox = query;
-  document.title = { home: "dcmh", text: `${state.value} · dcmh`, similar: "More like this · dcmh" }[state.kind]
+  document.title = { home: "dcmh", text: `${state.value} · dcmh`, similar: "More like this · dcmh", examples: "More like these · dcmh", duplicates: "Copies · dcmh" }[state.kind]
     ?? `${state.name || "Picture"} · dcmh`;
   try {
     if (info === null) await learn();
@@ -53,6 +57,12 @@ async function show() {
       stop();
       results.clear();
       await home.show(info);
+    } else if (state.kind === "duplicates") {
+      if (!copiesShown) {
+        results.clear();
+        await duplicates.show(stop());
+        copiesShown = mine === turn;
+      }
     } else if (results.current()?.key !== asks(state)) {
       await search();
     }
@@ -64,11 +74,12 @@ async function show() {
   }
 }
 
-/** Show either the home page or the results. */
-function showView(isHome) {
-  byId("home").hidden = !isHome;
-  byId("answer").hidden = isHome;
-  document.body.classList.toggle("at-home", isHome);
+/** Show the home page, the copies, or the results. */
+function showView(kind) {
+  const isOf = { home: kind === "home", duplicates: kind === "duplicates", answer: !["home", "duplicates"].includes(kind) };
+  for (const [id, isShown] of Object.entries(isOf)) byId(id).hidden = !isShown;
+  document.body.classList.toggle("at-home", isOf.home);
+  copiesShown &&= isOf.duplicates;
 }
 
 async function learn() {
@@ -79,7 +90,8 @@ async function learn() {
   if (!info.asks.text) input.placeholder = "Search this collection with pictures";
   const whose = info.attribution ? [element("p", {}, info.attribution)] : [];
   byId("foot").replaceChildren(...whose,
-    element("p", {}, `${info.name} · dcmh ${info.versions.dcmh} · `, element("a", { href: "docs" }, "API")));
+    element("p", {}, `${info.name} · dcmh ${info.versions.dcmh} · `, element("a", { href: href({ kind: "duplicates" }) }, "Copies"), " · ",
+      element("a", { href: "docs" }, "API")));
 }
 
 // -- searching --------------------------------------------------------------------------------------------------------
@@ -91,15 +103,16 @@ function stop() {
   return request.signal;
 }
 
-const page = () => ({ k: PAGE_SIZE, radius: state.radius, at_least: state.at_least });
+const page = (...query) => [...query, ["k", PAGE_SIZE], ...modifiers(state)];
 
 async function search() {
   const signal = stop();
   const key = asks(state);
   const send = {
-    text: () => api.searchWords(state.value, page(), signal),
+    text: () => api.search(page(["text", state.value]), signal),
+    examples: () => api.search(page(), signal),
     similar: () => api.similar(state.value, page(), signal),
-    code: () => api.searchCode(state.value, state.modality ?? info.asks.image, page(), signal),
+    code: () => api.search(page(["code", state.value], ["modality", state.modality ?? info.asks.image]), signal),
   }[state.kind];
   const answer = answers.get(key) ?? (await results.wait(send, signal, state));
   if (answer) results.present(keep(key, answer), state, info, measured(answer));
@@ -110,7 +123,7 @@ async function searchPicture(file) {
   turn += 1;
   const signal = stop();
   item.close();
-  showView(false);
+  showView("code");
   input.value = "";
   inBox = null;
   try {
@@ -159,7 +172,8 @@ async function showItem() {
     place: at < 0 ? "" : `${at + 1} of ${hits.length}${results.isWhole() ? "" : "+"}`,
     isFirst: at <= 0,
     isLast: at < 0 || (at === hits.length - 1 && results.isWhole()),
-    similar: href({ ...state, kind: "similar", value: state.item, item: null }),
+    similar: href({ ...state, kind: "similar", value: state.item, like: [], unlike: [], item: null }),
+    filtered: (filter) => href({ ...state, ...filter, item: null }),
   });
 }
 
@@ -189,8 +203,13 @@ grid.start({ up: () => input.focus() });
 results.start({
   changed: (change) => {
     go(change, { replace: true });
-    byId("radius" in change ? "slider" : "at-least").focus();
+    byId("radius" in change ? "slider" : "at_least" in change ? "at-least" : "results").focus();
   },
+});
+filters.start({ changed: (change) => go({ ...change, item: null }) });
+selection.start({
+  like: (ids) => refine({ like: ids }),
+  unlike: (ids) => refine({ unlike: ids }),
 });
 radius.start({ moved: results.preview, settled: (value) => go({ radius: value }, { replace: true }) });
 precision.start((value) => go({ at_least: value }, { replace: true }));
@@ -199,16 +218,29 @@ pictures({
   refuse: (message, hint) => {
     turn += 1;
     stop();
-    showView(false);
+    showView("code");
     results.refuse({ message, hint });
   },
   limit: () => info?.limits.upload_bytes ?? MAX_UPLOAD,
 });
 const typeahead = suggest({ search: searchText, leave: () => !byId("answer").hidden && grid.focusFirst() });
 
+/** Add examples to the query. What was found for one item, or for a picture, becomes an example itself or is replaced. */
+function refine({ like = [], unlike = [] }) {
+  const known = state.kind === "similar" ? [state.value] : [];
+  const kind = ["text", "code"].includes(state.kind) ? state.kind : "examples";
+  const merged = {
+    like: [...new Set([...state.like, ...known, ...like])].filter((id) => !unlike.includes(id)),
+    unlike: [...new Set([...state.unlike, ...unlike])].filter((id) => !like.includes(id)),
+  };
+  go({ ...merged, kind, value: kind === "examples" ? "" : state.value, radius: null, item: null });
+  scrollTo(0, 0);
+  byId("results").focus({ preventScroll: true });
+}
+
 function searchText(text) {
   const value = text.trim();
-  if (value) go({ kind: "text", value, item: null });
+  if (value) go({ kind: "text", value, like: [], unlike: [], item: null });
   else go({ kind: "home", item: null });
 }
 
@@ -233,7 +265,7 @@ addEventListener("click", (event) => {
 });
 
 addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest?.("input:not([type=range])");
+  const isTyping = event.target.closest?.("input:not([type=range]):not([type=checkbox])");
   if (event.key !== "/" || isTyping || item.isOpen() || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   input.focus();

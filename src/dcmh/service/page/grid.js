@@ -25,7 +25,7 @@ export function start({ up }) {
 /** Show all hits, or only append the new ones. */
 export function show(hits, link, { append = false } = {}) {
   const from = append ? grid.children.length : 0;
-  const made = hits.slice(from).map((hit) => element("li", {}, tile(hit, link(hit))));
+  const made = hits.slice(from).map((hit) => element("li", {}, tile(hit, link(hit)), tick(hit)));
   if (append) grid.append(...made);
   else grid.replaceChildren(...made);
   keepStop();
@@ -88,6 +88,11 @@ function tile(hit, href) {
     element("span", { class: "why" }, why(hit)));
 }
 
+/** Selects a hit; with the keyboard, the space bar on its tile does. */
+function tick({ id, text, name }) {
+  return element("input", { class: "tick", type: "checkbox", value: id, tabindex: "-1", "aria-label": `Select ${text || name}` });
+}
+
 export const PRECISION = "the share of relevant items among such hits, measured on items that the model did not learn from";
 
 /** Why a hit was found: query words in its text, fine score, distance, and the precision of such hits. */
@@ -120,7 +125,8 @@ function focus(tile) {
 function neighbour(key, here) {
   const tiles = visible();
   const at = tiles.indexOf(here);
-  const columns = tiles.filter((one) => one.offsetTop === tiles[0].offsetTop).length;
+  const top = (tile) => tile.parentElement.offsetTop;
+  const columns = tiles.filter((one) => top(one) === top(tiles[0])).length;
   const clamp = (place) => tiles[Math.max(0, Math.min(tiles.length - 1, place))];
   switch (key) {
     case "ArrowRight": return clamp(at + 1);

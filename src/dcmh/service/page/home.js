@@ -1,8 +1,7 @@
-// The home page: what the collection holds, known words, and what some of them find.
+// The home page: what the collection holds, and what some of its topics find.
 
 import * as api from "./api.js";
 import { href } from "./address.js";
-import { drawing, unpack } from "./bits.js";
 import { byId, element } from "./element.js";
 import { thumbnail } from "./grid.js";
 
@@ -27,25 +26,14 @@ export async function show(info) {
 async function fill(info) {
   const rows = element("div", { class: "rows" });
   const chips = element("p", { class: "chips" });
-  const sample = element("div", { class: "sample", "aria-hidden": "true" });
   home.replaceChildren(
-    element("div", { class: "hero" },
-      element("div", {}, element("h1", {}, heading(info)), element("p", { class: "lead" }, lead(info)), chips), sample),
-    rows);
-  if (!info.items || !info.vocabulary) return;
-  const { words } = await api.words("", 60);
-  const good = words.map(({ word }) => word).filter((word) => word.length > 2);
-  chips.append(...good.slice(0, CHIPS).map((word) => element("a", { class: "chip", href: link(word) }, word)));
-  const found = await Promise.all(good.slice(0, ROWS).map((word) => api.searchWords(word, { k: STRIP }).catch(() => null)));
-  rows.append(...found.flatMap((answer, at) => (answer?.hits.length ? [row(good[at], answer.hits)] : [])));
-  const shown = found.flatMap((answer) => answer?.hits ?? []).find(({ thumbnail: picture }) => picture);
-  if (shown) sample.append(...pictureAndCode(await api.item(shown.id), info.bits));
-}
-
-/** A picture and its code. */
-function pictureAndCode({ id, codes }, bits) {
-  const picture = element("a", { class: "frame", href: href({ kind: "home", item: id }), tabindex: "-1" }, thumbnail(id, true));
-  return [picture, element("span", { class: "equals" }, "="), drawing(unpack(codes.image, bits), [], "Code")];
+    element("div", { class: "hero" }, element("h1", {}, heading(info)), element("p", { class: "lead" }, lead(info)), chips), rows);
+  if (!info.items || !info.asks.text) return;
+  const topics = (await api.overview()).topics.map(({ word }) => word);
+  chips.append(...topics.slice(0, CHIPS).map((word) => element("a", { class: "chip", href: link(word) }, word)));
+  const strip = (word) => api.search([["text", word], ["k", STRIP]]).catch(() => null);
+  const found = await Promise.all(topics.slice(0, ROWS).map(strip));
+  rows.append(...found.flatMap((answer, at) => (answer?.hits.length ? [row(topics[at], answer.hits)] : [])));
 }
 
 function heading({ items, asks }) {
@@ -56,12 +44,11 @@ function heading({ items, asks }) {
 
 const LANGUAGES = { "use-multilingual": " in 16 languages", minilm: " in English" };
 
-function lead({ items, bits, vocabulary, text_encoder, asks }) {
+function lead({ items, vocabulary, text_encoder, asks }) {
   if (!items) return "This index has no items. Add some: dcmh index DATA --model MODEL --out INDEX";
-  const code = `Each item is stored as a code of ${bits} bits. The fewer bits differ from the code of the query, the nearer it is.`;
   const limited = vocabulary ? `The search knows ${count(vocabulary, "word")} and shows which of yours it used.` : "";
   const known = text_encoder ? `Any words work${LANGUAGES[text_encoder] ?? ""}, even whole sentences.` : limited;
-  return `${code} ${known}${asks.image ? " You can also drop a picture anywhere." : ""}`;
+  return `${known}${asks.image ? " You can also drop a picture anywhere." : ""}`;
 }
 
 function row(word, hits) {

@@ -1,6 +1,6 @@
 // The line that shows the query: the words that were used, the picture that was sent, or the item to find similar ones for.
 
-import { href } from "./address.js";
+import { href, without } from "./address.js";
 import * as api from "./api.js";
 import { byId, element } from "./element.js";
 
@@ -17,9 +17,30 @@ export function clear() {
 
 /** `state` comes from the address, `query` from the answer. */
 export function show(state, query) {
-  if (state.kind === "text") line.replaceChildren(...words(state, query));
-  if (state.kind === "code") line.replaceChildren(...picture(state));
-  if (state.kind === "similar") line.replaceChildren(...item(state));
+  const first = { text: words, code: picture, similar: item, examples: () => [] }[state.kind](state, query);
+  line.replaceChildren(...first, ...examples(state, "like", "like"), ...examples(state, "unlike", "not like"), ...filters(state));
+}
+
+/** The items that the hits should be like, or not: pictures that can be taken away. */
+function examples(state, name, term) {
+  const made = state[name].map((id) => {
+    const image = element("img", { class: "sent", alt: `item ${id}`, src: api.thumbnailUrl(id, 128) });
+    return part(state, name, id, image, `${term} item ${id}`);
+  });
+  return made.length ? [element("span", { class: "term" }, term), ...made] : [];
+}
+
+const NAMES = { label: "label", folder: "in", since: "since", until: "until", where: "" };
+
+function filters(state) {
+  return Object.entries(NAMES).flatMap(([name, term]) => [state[name] ?? []].flat().map((value) =>
+    part(state, name, value, element("span", {}, `${term} `, element("b", {}, value)), `${term} ${value}`)));
+}
+
+/** A part of the query, as a link to the query without it. */
+function part(state, name, value, shown, label) {
+  return element("a", { class: "part", href: href(without(state, name, value)), "aria-label": `Remove: ${label.trim()}` },
+    shown, element("span", { class: "cross", "aria-hidden": "true" }, "×"));
 }
 
 /** The same query with one of its words replaced. */
@@ -28,7 +49,12 @@ export function replaced(text, word, by) {
   return text.replace(new RegExp(`(?<![\\p{L}\\p{N}_])${escaped}(?![\\p{L}\\p{N}_])`, "giu"), by);
 }
 
-function words(state, { used, ignored, nearest }) {
+function words(state, query) {
+  const excluded = query.without.map((word) => element("s", { class: "ignored" }, word));
+  return [...understood(state, query), ...(excluded.length ? [element("span", { class: "term" }, "without"), ...excluded] : [])];
+}
+
+function understood(state, { used, ignored, nearest }) {
   if (!ignored.length) return [element("span", { class: "term" }, "results for"), element("b", { class: "used" }, state.value)];
   const how = used.length ? "used" : "found in texts and labels only"; // the model knows none of the words
   const parts = [element("span", { class: "term" }, how), ...used.map((word) => element("b", { class: "used" }, word))];

@@ -1,13 +1,15 @@
 // The results of a query: the grid, its filters, the lines around it, and the message if there are none.
 
-import { href } from "./address.js";
+import { href, isFiltered } from "./address.js";
 import * as api from "./api.js";
 import * as queryLine from "./query.js";
 import * as connection from "./connection.js";
 import { byId, element } from "./element.js";
+import * as filters from "./filters.js";
 import * as grid from "./grid.js";
 import * as precision from "./precision.js";
 import * as radius from "./radius.js";
+import * as selection from "./selection.js";
 
 const SLOW_MS = 180; // before the page shows that it is waiting
 const PLACEHOLDERS = 12; // grey tiles while waiting
@@ -63,6 +65,8 @@ export function present(answer, asking, info, by_radius) {
   radius.prepare(info.bits, by_radius);
   radius.show(state.radius);
   precision.show(state.at_least, info.precision_measured);
+  filters.show(state);
+  selection.clear();
   grid.show(found.hits, link);
   around();
   say(found.hits.length ? `${count()} results.` : byId("message").textContent);
@@ -103,6 +107,7 @@ export function refuse({ message, hint = "", nearest = null }) {
   } else {
     tell(message, [], hint);
   }
+  if (state && isFiltered(state)) filters.show(state); // one of them may be the reason
   say(byId("message").textContent);
 }
 
@@ -153,10 +158,12 @@ function ending() {
   const show = (what, to) => element("button", { class: "plain", type: "button", click: () => change(to) }, what);
   if (below) {
     const best = nearest.precision === null ? "The precision of the best hit was not measured." : `The best hit has ${nearest.precision.toFixed(2)}.`;
-    tell(`No result${state.radius === null ? "" : ` within ${state.radius}`} reaches a precision of ${state.at_least}. ${best}`,
+    tell(`Nothing${state.radius === null ? "" : ` within ${state.radius}`} reaches a precision of ${state.at_least}. ${best}`,
       [show("show all", { at_least: null })]);
   } else if (nearest) {
     tell(`No result within ${state.radius}; the nearest is at ${nearest.distance}`, [show("show", { radius: nearest.distance })]);
+  } else if (isFiltered(state)) {
+    tell("No item passes these filters.", [show("clear the filters", { label: [], folder: null, since: null, until: null, where: [] })]);
   } else {
     tell("There is nothing to search: no item has a code of this kind.", []);
   }
@@ -171,7 +178,8 @@ function tell(sentence, actions, hint = "") {
 function empty() {
   queryLine.clear();
   grid.clear();
-  for (const id of ["radius", "sure", "more", "end", "message"]) byId(id).hidden = true;
+  selection.clear();
+  for (const id of ["radius", "sure", "more", "end", "message", "filters"]) byId(id).hidden = true;
   byId("count").textContent = "";
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -75,6 +76,22 @@ async def words(
 ) -> Response:
     service: Service = request.app.state.service
     return (await service.with_index(lambda opened: opened.words.starting_with(prefix, limit, offset))).response()
+
+
+@router.get(
+    "/api/overview",
+    response_model=schemas.Overview,
+    responses=document(),
+    summary="What the collection holds: words that find what they say, labels, folders",
+)
+async def overview(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> Response:
+    service: Service = request.app.state.service
+    found = await service.overview()
+    return schemas.Overview(
+        topics=[schemas.Topic.model_validate(asdict(topic)) for topic in found.topics[:limit]],
+        labels=list(found.labels[:limit]),
+        folders=[schemas.printable(folder) for folder in found.folders[:limit]],
+    ).response()
 
 
 @router.head("/api/health", include_in_schema=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import posixpath
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import FileResponse, Response
 
 from dcmh.errors import ImageError, QueryError
+from dcmh.inputs.images import content_hash
+from dcmh.search.duplicates import Group
 from dcmh.service import schemas, thumbnails, uploads
 from dcmh.service.problems import Problem, document, no_item
 from dcmh.service.routes.search import ItemId, public_name
@@ -16,6 +20,7 @@ from dcmh.service.thumbnails import Picture
 from dcmh.stores.base import Item
 from dcmh.util.text import mended
 
+MAX_GROUPS = 200  # of copies, on a page
 MAX_TEXT, MAX_LABELS, MAX_LABEL = 10_000, 64, 200  # characters, labels, characters
 # Browsers revalidate each time: after a rebuild an id may be another item's.
 CACHE_CONTROL = "private, no-cache"
@@ -42,6 +47,33 @@ _TOKEN: dict[str, Any] = {"security": [{"token": []}]}
 async def item(request: Request, id: ItemId) -> Response:  # noqa: A002 - the parameter's name
     service: Service = request.app.state.service
     return (await service.with_index(lambda opened: item_json(opened, get_item(opened, id)))).response()
+
+
+@router.get(
+    "/api/duplicates", response_model=schemas.Duplicates, responses=document(), summary="Copies, and the ones to keep"
+)
+async def duplicates(
+    request: Request,
+    kind: Annotated[Literal["exact", "near"] | None, Query(description="Default: both")] = None,
+    k: Annotated[int, Query(ge=1, le=MAX_GROUPS, description="Maximum number of groups")] = 20,
+    offset: Annotated[int, Query(ge=0, le=10_000_000, description="Number of groups to skip")] = 0,
+) -> Response:
+    service: Service = request.app.state.service
+
+    def find(opened: OpenIndex) -> schemas.Duplicates:
+        found = opened.duplicates()
+        groups = [group for group in found.groups if kind in (None, group.kind)]
+        given = urlencode({"k": k, "offset": offset + k} | ({} if kind is None else {"kind": kind}))
+        return schemas.Duplicates(
+            total=len(groups),
+            compared=found.pictures,
+            missing=len(found.missing),
+            offset=offset,
+            groups=[group_json(group) for group in groups[offset : offset + k]],
+            next=f"/api/duplicates?{given}" if offset + k < len(groups) else None,
+        )
+
+    return (await service.with_index(find, service.previews)).response()  # it may take seconds
 
 
 @router.get(
@@ -111,10 +143,13 @@ async def add(request: Request) -> Response:
                     kind, count = uploads.inspect_image(picture, service.settings)
                     with service.holder.use() as opened:
                         uploads.check_pictures_taken(opened.index)
-                    service.decode(picture, count)
+                        size = opened.index.encoders.picture_size
+                    pixels = service.decode(picture, count, size)
             with service.holder.writing, service.holder.use() as opened:
                 if form.image is not None:
                     service.load_image_network(opened)
+                    encoders = opened.index.encoders
+                    encoders.pictures(encoders.picture or "").remember(content_hash(form.image), pixels)
                 number, is_new = uploads.add_item(opened.index, form.image, kind, text, labels)
                 return item_json(opened, get_item(opened, number)), is_new
 
@@ -157,17 +192,46 @@ def get_item(opened: OpenIndex, number: int) -> Item:
 def item_json(opened: OpenIndex, item: Item) -> schemas.Item:
     """An item as the API shows it."""
     address = f"/api/items/{item.id}"
+    inside = item.path is not None and not item.uploaded and not posixpath.isabs(item.path)
+    folder, file = posixpath.split(schemas.printable(item.path or ""))
+    overview = opened.overview
     return schemas.Item(
         id=item.id,
         name=public_name(item.name),
+        folder=folder if inside else "",
+        file=file if item.path is not None else None,
         text=item.text,
         labels=item.labels,
+        bytes=item.size,
+        found_by=() if overview is None else tuple(overview.words_for(opened.index, item.id)),
+        taken=None if item.taken is None else item.taken.isoformat(timespec="seconds"),
+        extra=dict(item.extra),
         bits=opened.index.bits,
         codes={name: code.hex() for name, code in opened.index.codes_of(item.id).items()},
         image=f"{address}/image" if item.path is not None else None,
         thumbnail=f"{address}/thumbnail" if item.path is not None else None,
         similar=f"{address}/similar",
     )
+
+
+def group_json(group: Group) -> schemas.CopyGroup:
+    """A group of copies as the API shows it."""
+    copies = [
+        schemas.Copy(
+            id=copy.item.id,
+            name=public_name(copy.item.name),
+            text=copy.item.text,
+            labels=copy.item.labels,
+            thumbnail=f"/api/items/{copy.item.id}/thumbnail" if copy.item.path is not None else None,
+            image=f"/api/items/{copy.item.id}/image" if copy.item.path is not None else None,
+            width=copy.width,
+            height=copy.height,
+            size=copy.item.size,
+            distance=copy.distance,
+        )
+        for copy in group.copies
+    ]
+    return schemas.CopyGroup(kind=group.kind, keep=group.keep, reason=group.reason, items=copies)
 
 
 def make_thumbnail(service: Service, picture: Picture, size: int, number: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from dcmh.errors import DataError, ParameterError, QueryError
-from dcmh.search import SearchIndex
+from dcmh.search import Filter, SearchIndex
+from dcmh.search.query import ask_words
 from dcmh.search.results import Hit, Hits
 from dcmh.search.results import Query as SearchQuery
 from dcmh.service import schemas, uploads
@@ -21,15 +24,23 @@ from dcmh.service.state import OpenIndex, Service
 
 MAX_HITS, MAX_OFFSET, MAX_QUERY = 1000, 10_000, 1000  # the last in characters
 MAX_TEXTS, MAX_ENCODE_BYTES = 100, 1_000_000
+MAX_EXAMPLES, MAX_CONDITIONS = 100, 50
 
 router = APIRouter()
 
 ItemId = Annotated[int, Path(ge=1, le=2**63 - 1, description="The id that a hit has")]
-_PICTURE_FORM = {
+_PICTURE_FORM: dict[str, Any] = {
     "type": "object",
     "required": ["image"],
     "properties": {"image": {"type": "string", "format": "binary"}},
 }
+_QUERY_FORM = _PICTURE_FORM | {
+    "properties": _PICTURE_FORM["properties"] | {"text": {"type": "string", "maxLength": MAX_QUERY}}
+}
+Examples = Annotated[
+    list[Annotated[int, Field(ge=1, le=2**63 - 1)]] | None, Query(max_length=MAX_EXAMPLES, description="Ids of items")
+]
+Conditions = list[Annotated[str, Field(max_length=1000)]] | None
 
 
 @dataclass(frozen=True)
@@ -43,12 +54,21 @@ class Page:
         str | None, Query(alias="in", max_length=100, description="Modality to search, such as image or text")
     ] = None
     at_least: Annotated[float | None, Query(ge=0, le=1, description="Minimum precision of hits")] = None
+    label: Annotated[Conditions, Query(max_length=MAX_CONDITIONS, description="Only items with any of these")] = None
+    folder: Annotated[str | None, Query(max_length=1000, description="Only items in this folder")] = None
+    since: Annotated[str | None, Query(max_length=40, description="First date: 2019, 2019-07 or 2019-07-14")] = None
+    until: Annotated[str | None, Query(max_length=40, description="Last date")] = None
+    where: Annotated[
+        Conditions, Query(max_length=MAX_CONDITIONS, description="Conditions on columns, such as rating >= 4")
+    ] = None
+
+    @property
+    def filter(self) -> Filter:
+        """The filter that the parameters describe."""
+        return Filter(self.label or (), self.folder, self.since, self.until, self.where or ())
 
     def wanted(self, index: SearchIndex) -> dict[str, Any]:
-        """Arguments for `SearchIndex.search`: one hit more than shown tells whether there is a next page.
-
-        Not with at_least, where a page may hold fewer hits.
-        """
+        """Arguments for `SearchIndex.search`: one hit more than shown tells whether there is a next page."""
         if self.at_least is not None and not index.calibration.is_measured:
             raise Problem(
                 422,
@@ -56,26 +76,42 @@ class Page:
                 "Leave out at_least, or train a model on items of this collection: dcmh train measures it.",
                 kind="precision-not-measured",
             )
-        k = self.k + (self.at_least is None)
-        return {"k": k, "offset": self.offset, "radius": self.radius, "modality": self.in_, "at_least": self.at_least}
+        wanted = {
+            "k": self.k + 1,
+            "offset": self.offset,
+            "radius": self.radius,
+            "modality": self.in_,
+            "at_least": self.at_least,
+        }
+        return {**wanted, "filter": self.filter}
 
     def is_full(self, hits: Hits) -> bool:
-        """Whether there may be a next page."""
-        return len(hits) + hits.below >= self.k + (self.at_least is None)
+        """Whether there is a next page."""
+        return len(hits) > self.k
 
-    def next_page(self, path: str, **query: str) -> str | None:
+    def next_page(self, path: str, **query: Any) -> str | None:
         """The address of the next page; None beyond the last offset."""
         if self.offset + self.k > MAX_OFFSET:
             return None
         given: dict[str, Any] = {**query, "k": self.k, "radius": self.radius, "in": self.in_, "at_least": self.at_least}
+        given |= {"label": self.label, "folder": self.folder, "since": self.since, "until": self.until}
+        given |= {"where": self.where}
         parameters = {key: value for key, value in given.items() if value is not None}
-        return f"{path}?{urlencode(parameters | {'offset': self.offset + self.k})}"
+        return f"{path}?{urlencode(parameters | {'offset': self.offset + self.k}, doseq=True)}"
 
 
-Paged = Annotated[Page, Depends()]
+async def _page(**parameters: Any) -> Page:
+    """A page. FastAPI would call the class itself, which is not a coroutine, in a thread, which takes longer than the rest."""
+    return Page(**parameters)
 
 
-@router.get("/api/search", response_model=schemas.Search, responses=document(), summary="Hits for words or for a code")
+_page.__signature__ = inspect.signature(Page)  # type: ignore[attr-defined]
+Paged = Annotated[Page, Depends(_page)]
+
+
+@router.get(
+    "/api/search", response_model=schemas.Search, responses=document(), summary="Hits for words, examples or a code"
+)
 async def search(
     request: Request,
     page: Paged,
@@ -84,44 +120,65 @@ async def search(
         str | None, Query(pattern="^[0-9a-f]{2,768}$", description="Code or key of an earlier response")
     ] = None,
     modality: Annotated[str | None, Query(max_length=100, description="Modality of the code")] = None,
+    like: Examples = None,
+    unlike: Examples = None,
 ) -> Response:
     service: Service = request.app.state.service
-    if (text is None) == (code is None):
-        raise Problem(422, "Give either text or code to search for.", "For example: GET /api/search?text=dog")
-
-    def find(opened: OpenIndex) -> Response:
-        index = opened.index
-        if text is not None:
-            hits = index.search(text=text, **page.wanted(index))
-            following = page.next_page("/api/search", text=text)
-            return search_response(index.bits, hits, index.encoders.text or "text", page, following, text=text)
-        query_modality = modality or index.encoders.picture or ""
-        hits = index.near(_packed(code or ""), query_modality, **page.wanted(index))
-        following = page.next_page("/api/search", code=code or "", modality=query_modality)
-        return search_response(index.bits, hits, query_modality, page, following)
-
-    return await service.with_index(find)
+    if text is None and code is None and not like and not unlike:
+        raise Problem(422, "Give text, like, unlike or code to search for.", "For example: GET /api/search?text=dog")
+    body = await service.answer(
+        request.scope["query_string"],
+        lambda opened: bytes(_answer(opened.index, page, text, code, modality, like, unlike).body),
+    )
+    return Response(body, media_type="application/json")
 
 
 @router.post(
     "/api/search",
     response_model=schemas.Search,
     responses=document(408, 413, 415),
-    summary="Hits for a picture",
-    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _PICTURE_FORM}}}},
+    summary="Hits for a picture, and words",
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _QUERY_FORM}}}},
 )
-async def search_picture(request: Request, page: Paged) -> Response:
+async def search_picture(request: Request, page: Paged, like: Examples = None, unlike: Examples = None) -> Response:
     service: Service = request.app.state.service
+    form = await uploads.read_form(request, service)
+    text = (form.last("text") or "").strip() or None
+    if text is not None and len(text) > MAX_QUERY:
+        raise Problem(422, "The text is too long.", f"The limit is {MAX_QUERY:,} characters.")
 
     def find(opened: OpenIndex, query: SearchQuery, modality: str) -> Response:
-        index = opened.index
-        hits = index.near(query.key, modality, **page.wanted(index))
-        following = page.next_page("/api/search", code=query.key.hex(), modality=modality)
-        return search_response(index.bits, hits, modality, page, following)
+        return _answer(opened.index, page, text, query.key.hex(), modality, like, unlike)
 
-    form = await uploads.read_form(request, service)
     with service.pictures.slot():
         return await service.with_picture(form.image or b"", find)
+
+
+def _answer(
+    index: SearchIndex,
+    page: Page,
+    text: str | None,
+    code: str | None,
+    modality: str | None,
+    like: list[int] | None,
+    unlike: list[int] | None,
+) -> Response:
+    """The hits for words, for the code of a picture, for examples, or for several of them."""
+    like, unlike = like or [], unlike or []
+    known = index.store.get([*like, *unlike]) if like or unlike else {}
+    for item in (*like, *unlike):
+        if item not in known:
+            raise Problem(422, f"There is no item {item}.", "Give the ids of hits.", kind="no-such-item")
+    examples: dict[str, Any] = {"like": like, "unlike": unlike}
+    if code is None:
+        hits = index.search(text, **examples, **page.wanted(index))
+        shown = (index.encoders.text if text is not None else index.encoders.picture) or "text"
+        following = page.next_page("/api/search", text=text, **examples)
+    else:
+        shown = modality or index.encoders.picture or ""
+        hits = index.near(_packed(code), shown, text=text, **examples, **page.wanted(index))
+        following = page.next_page("/api/search", code=code, modality=shown, text=text, **examples)
+    return search_response(index.bits, hits, shown, page, following, text=text)
 
 
 @router.get(
@@ -216,6 +273,10 @@ def search_response(
             nearest=query.nearest if words else {},
             code=query.code.hex(),
             key=query.key.hex(),
+            without=query.without,
+            like=query.like if item is None else (),
+            unlike=query.unlike,
+            filter=schemas.Filter(**query.filter.to_json()),
         ),
         searched=hits.searched,
         took_ms=round(hits.took_ms, 2),
@@ -263,7 +324,7 @@ def public_name(name: str) -> str:
 
 
 def _code(index: SearchIndex, text: str) -> str:
-    query, request = index.ask(text=text)
+    query, request = ask_words(index.encoders, text)
     if not request.known:
         raise not_encodable("Send other words.")
     return query.code.hex()
