@@ -1,10 +1,10 @@
 # Two commands do everything on a fresh machine with Python 3.11 or newer: make demo, make test.
 PYTHON ?= python3
 VENV   := .venv
-BIN    := $(VENV)/bin
+BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-slow check browser format clean
+.PHONY: demo test test-slow check browser docs dist format clean
 
 # Touch files mark what is installed, so that the second call is quick.
 $(VENV)/.made:
@@ -28,7 +28,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/codespell README.md CHANGELOG.md docs examples src tests
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs examples src tests
 
 # The tests of the page need Chromium; without it they are skipped, and say so. This installs it on Debian, as root.
 browser:
@@ -46,6 +46,15 @@ test: check
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m slow --ignore tests/page
 	$(BIN)/pytest -m slow tests/page
+
+# The documentation site, into site/. Warnings are errors, and nothing is fetched.
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict
+
+# The wheel and the source archive, into dist/.
+dist: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/hatchling build
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .

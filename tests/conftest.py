@@ -14,8 +14,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "engines"))  # servers.py
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items):
-    """With several processes (-n 2), a file stays in one; so do all tests that share the servers, or the browser."""
+    """With several processes (-n 3), a file stays in one; so do all tests that share the servers, or the browser.
+
+    These two begin, as they take longest, and each in a fresh process.
+    """
+    first = {"browser": 0, "servers": 1}
+    groups = {}
     for item in items:
         group = str(item.path)
         if "/engines/" in group or item.path.name == "test_contract.py":
@@ -23,12 +29,15 @@ def pytest_collection_modifyitems(items):
         elif "/page/" in group:
             group = "browser"
         item.add_marker(pytest.mark.xdist_group(group))
+        groups[item] = group
+    items.sort(key=lambda item: first.get(groups[item], 2))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory):
     """DCMH_HOME is a folder of this session: features are computed once a session."""
     folder = tmp_path_factory.mktemp("home")
+    _share_encoders(folder, tmp_path_factory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DCMH_HOME", str(folder))
         patch.delenv("DCMH_DEVICE", raising=False)
@@ -38,7 +47,17 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="session")
 def cheap_home(tmp_path_factory):
     """The cache of features that cost nothing: see toy_photos.cheap."""
-    return tmp_path_factory.mktemp("cheap")
+    folder = tmp_path_factory.mktemp("cheap")
+    _share_encoders(folder, tmp_path_factory)
+    return folder
+
+
+def _share_encoders(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let all caches of a test run, also of other processes, share the unpacked text encoders: unpacking takes seconds."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "encoders"
+    shared.mkdir(exist_ok=True)
+    (home / "encoders").symlink_to(shared, target_is_directory=True)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from dcmh import codes, data, errors, methods, service
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dcmh.index import HammingIndex
     from dcmh.methods import load
     from dcmh.methods.dcmh import DCMH
-    from dcmh.search import SearchIndex
+    from dcmh.search import Filter, SearchIndex
 
 _HOME = {
     "Dataset": "dcmh.data",
@@ -31,6 +31,7 @@ _HOME = {
     "HammingIndex": "dcmh.index",
     "DCMH": "dcmh.methods.dcmh",
     "load": "dcmh.methods",
+    "Filter": "dcmh.search",
     "SearchIndex": "dcmh.search",
 }
 _MODULES = {
@@ -41,6 +42,7 @@ _MODULES = {
 __all__ = [
     "DCMH",
     "Dataset",
+    "Filter",
     "HammingIndex",
     "Images",
     "Report",

@@ -1,23 +1,23 @@
 """Everything that dcmh raises on purpose.
 
-DCMHError
- ├─ DataError (ValueError)        a data set is missing, incomplete or inconsistent
- │   └─ ImageError                a picture cannot be read; the message is a short reason
- ├─ ParameterError (ValueError)   a setting is outside what makes sense
- ├─ ModelError (ValueError)       a folder is not a model, is damaged, or is newer than this version
- │   └─ DamagedError              a file does not match its checksum; `which` is its path
- ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
- ├─ EncoderError (ValueError)     the weights of a text encoder are damaged or incomplete
- ├─ QueryError (ValueError)       nothing in the query can be encoded
- │   └─ UnknownWords              none of its words is in the vocabulary
- ├─ DivergedError (ArithmeticError) training gave values that are not finite
- ├─ NotFittedError (RuntimeError) a model was used before fit or load
- ├─ DeviceError (RuntimeError)    a device was asked for that is not there
- ├─ BusyError (RuntimeError)      another process is writing the same folder or collection
- ├─ EngineError (RuntimeError)    a database server is away, refuses, or fails
- ├─ StorageError (OSError)        a disk is full, read-only or failing
- ├─ TrainingStopped (RuntimeError) training was interrupted on request; its state is saved
- └─ MissingExtra (ImportError)    an optional dependency is not installed
+    DCMHError
+     ├─ DataError (ValueError)        a data set is missing, incomplete or inconsistent
+     │   └─ ImageError                a picture cannot be read; the message is a short reason
+     ├─ ParameterError (ValueError)   a setting is outside what makes sense
+     ├─ ModelError (ValueError)       a folder is not a model, is damaged, or is newer than this version
+     │   └─ DamagedError              a file does not match its checksum; `which` is its path
+     ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
+     ├─ EncoderError (ValueError)     the weights of a text encoder are damaged or incomplete
+     ├─ QueryError (ValueError)       nothing in the query can be encoded
+     │   └─ UnknownWords              none of its words is in the vocabulary
+     ├─ DivergedError (ArithmeticError) training gave values that are not finite
+     ├─ NotFittedError (RuntimeError) a model was used before fit or load
+     ├─ DeviceError (RuntimeError)    a device was asked for that is not there
+     ├─ BusyError (RuntimeError)      another process is writing the same folder or collection
+     ├─ EngineError (RuntimeError)    a database server is away, refuses, or fails
+     ├─ StorageError (OSError)        a disk is full, read-only or failing
+     ├─ TrainingStopped (RuntimeError) training was interrupted on request; its state is saved
+     └─ MissingExtra (ImportError)    an optional dependency is not installed
 
 Each error says what happened (`what`), to which thing (`which`), and what to do (`hint`); its message is all of it.
 Code decides by class and by these fields, never by the words of a message. Each class is also a built-in exception,
@@ -118,6 +118,7 @@ _STATES: dict[int, Literal["full", "read-only", "failing"]] = {
     **dict.fromkeys((errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE), "failing"),
     **dict.fromkeys([117] if os.name == "posix" else [], "failing"),  # EUCLEAN: the file system is damaged
 }
+_SQLITE = {"SQLITE_FULL": errno.ENOSPC, "SQLITE_IOERR": errno.EIO, "SQLITE_READONLY": errno.EROFS}
 _WHAT = {"full": "The disk is full", "read-only": "The disk is read-only", "failing": "The disk fails"}
 _HINTS = {
     "full": "Free some space (or raise the quota), then try again.",
@@ -151,6 +152,9 @@ class StorageError(DCMHError, OSError):
         number = error.errno if isinstance(error, OSError) else None
         if number is None and (rust := re.search(r"\(os error (\d+)\)", str(error))):  # safetensors
             number = int(rust.group(1))
+        if number is None:
+            name = getattr(error, "sqlite_errorname", "")
+            number = next((number for prefix, number in _SQLITE.items() if name.startswith(prefix)), None)
         if number not in _STATES:
             return None
         path = getattr(error, "filename", None) or path

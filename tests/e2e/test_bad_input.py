@@ -66,13 +66,16 @@ def pictures_unreadable(folder):
     [
         (
             no_images,
-            "No images in photos/ (looked for jpg, png, webp, gif, bmp, tiff, also in subfolders). "
-            "Is it the right folder?",
+            "No images in photos/ (looked for jpg, png, webp, gif, bmp, tiff, avif, heic, also in subfolders). "
+            "It is empty. Is it the right folder?",
         ),
-        (no_text, "Found 20 images but no captions or tags. Put captions.csv (columns: file, text) in photos/"),
+        (
+            no_text,
+            "Found 20 pictures in photos/ but no texts to learn from. Put pairs.csv there (columns: image, text)",
+        ),
         (
             wrong_columns,
-            "captions.csv has columns 'filename, caption'; expected 'file, text'. Rename them, "
+            "captions.csv has columns 'filename, caption'; expected 'image, text'. Rename them, "
             "or: --text captions.csv:filename,caption",
         ),
         (empty_texts, "All 20 texts in captions.csv are empty. Is it the right column?"),
@@ -81,7 +84,7 @@ def pictures_unreadable(folder):
             "The labels do not distinguish items: only one is in use, or all items share one. "
             "Give labels that distinguish items, or none.",
         ),
-        (few_tags, "Only 2 tags occur 5 times or more; with so few, almost all pairs count as similar."),
+        (few_tags, "There are no labels, and words cannot serve instead: only "),
         (pictures_gone, "None of the 20 rows of pairs.csv has both a picture and a text."),
         (pictures_unreadable, "None of the 20 pictures can be read; the first, 000.png: not an image."),
     ],
@@ -115,7 +118,11 @@ def test_the_columns_that_the_error_offers_work(cli, tmp_path):
         (("toy", "--epochs", "0"), 1, "epochs must be a whole number of at least 1, not 0."),
         (("toy", "--gamma", "nan"), 1, "gamma must be a number of at least 0, not nan."),
         (("toy", "--seed", "-1"), 1, "seed must be a whole number of at least 0, not -1."),
-        (("toy", "--network", "resnet"), 1, "No image network 'resnet'. Available: efficientnet-lite0, cnn-f."),
+        (
+            ("toy", "--network", "resnet"),
+            1,
+            "No image network 'resnet'. Available: efficientnet-lite0, efficientnet-lite2, cnn-f.",
+        ),
         (("toy", "--method", "dchm"), 1, "No hashing method 'dchm'. Did you mean 'dcmh'?"),
         (("toy", "--device", "abacus"), 1, "There is no device 'abacus'. Use --device auto, cpu, or cuda."),
         (("toyy",), 1, "No data set or folder 'toyy'. Did you mean 'toy'?"),
@@ -179,7 +186,10 @@ class TestModels:
         newer = self.changed(toy_model, tmp_path, format=2)
         answer = cli(command, newer)
         assert (answer.code, answer.out) == (1, "")
-        assert answer.last == f"{newer} has format 2; this dcmh (0.1.0) reads up to 1. Upgrade: pip install -U dcmh"
+        assert (
+            answer.last
+            == f"{newer} has format 2; this dcmh ({dcmh.__version__}) reads up to 1. Upgrade: pip install -U dcmh"
+        )
 
     def test_damaged_record(self, cli, command, toy_model, tmp_path):
         damaged = self.changed(toy_model, tmp_path)

@@ -85,6 +85,7 @@ def test_killed_at_random_moments_and_resumed_it_gives_the_same_model(tmp_path, 
     goes_on_to_the_end(tmp_path, unbroken)
 
 
+@pytest.mark.slow
 def test_ctrl_c_finishes_the_iteration_saves_and_goes_on_later(tmp_path, unbroken):
     process = start(tmp_path)
     wait_for_state(process, tmp_path)

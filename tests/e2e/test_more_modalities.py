@@ -188,6 +188,27 @@ def test_without_labels_the_pairing_is_learned_and_measured(cli, tmp_path):
     assert cli("train", "things", "--similarity", "friends").code == 1
 
 
+def test_vectors_without_labels(cli, tmp_path):
+    write_table(tmp_path / "things", labels=False)
+    answer = cli("train", "things", "--modalities", "sound", *QUICK)
+    assert answer.last.startswith(
+        "things has no labels, and no texts whose words could serve as labels. It has: sound (vectors)"
+    )
+    assert answer.last.endswith("--similarity pairing")
+    data = dcmh.Dataset.from_arrays(a=np.eye(4), b=np.eye(4))
+    with pytest.raises(DataError, match=r"Give labels, or learn without any: dcmh.DCMH\(similarity='pairing'\)"):
+        dcmh.DCMH(bits=8).fit(data)
+
+
+def test_tune_that_compares_nothing_writes_no_settings(cli, tmp_path):
+    write_table(tmp_path / "things")
+    given = ["--modalities", "title,tags", "--hidden", "8", "--bits", "8", "--device", "cpu", "--epochs", "2"]
+    answer = cli("tune", "things", *given, "--budget", "0.001s")
+    assert (answer.code, answer.out) == (0, "")
+    assert answer.last.startswith("Nothing was tuned, and no settings are written. The budget is too short")
+    assert [path.name for path in (tmp_path / "things.tune").iterdir()] == ["trials"]
+
+
 def test_tune_writes_a_config_that_train_takes(cli, tmp_path):
     write_table(tmp_path / "things")
     given = ["--modalities", "title,tags", "--hidden", "16", "--bits", "8", "--device", "cpu", "--epochs", "4"]

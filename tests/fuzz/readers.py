@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +20,17 @@ SEEN = ("sunny yellow", "boat sea", "snow")
 
 @dataclass(frozen=True)
 class Reader:
-    """One kind of input. Where the content is dcmh's own, `compared`: a load must give what it gave before the mutation."""
+    """One kind of input.
+
+    Where the content is dcmh's own, `compared`: a load must give what it gave before the mutation, or `dcmh check` of the
+    path `check` must notice the damage.
+    """
 
     make: Callable[[Path], None]
     read: Callable[[Path], Any]
     files: tuple[str, ...]
     compared: bool = False
+    check: str | None = None
     refused: bool = False  # also the valid files are: what matters is how
 
 
@@ -66,6 +73,40 @@ def _make_npy(folder: Path) -> None:
     np.save(folder / "one.npy", np.arange(3.0))
     lines = [{"sound": f"all.npy#{row}", "text": "dog beach"} for row in range(4)] + [{"sound": "one.npy", "text": "x"}]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _make_frame(folder: Path, *, name: str) -> None:
+    import pyarrow.feather
+    import pyarrow.parquet
+    from PIL import Image
+
+    pictures = []
+    for row in range(len(ROWS)):
+        file = io.BytesIO()
+        Image.new("RGB", (8, 8), (50 * row, 9, 9)).save(file, "PNG")
+        pictures.append(file.getvalue())
+    columns = {key: [row[key] for row in ROWS] for key in ("text", "labels", "id")}
+    table = pyarrow.table({**columns, "image": pictures, "sound": [[1.0, 2.0]] * len(ROWS)})
+    if name.endswith(".parquet"):
+        pyarrow.parquet.write_table(table, folder / name, row_group_size=2)
+    elif name.endswith(".feather"):
+        pyarrow.feather.write_feather(table, folder / name, compression="uncompressed")
+    else:
+        with tarfile.open(folder / name, "w") as tar:
+            for row, picture in zip(ROWS, pictures, strict=True):
+                about = json.dumps({"labels": row["labels"], "width": 8}).encode()
+                for suffix, content in (("png", picture), ("txt", row["text"].encode()), ("json", about)):
+                    member = tarfile.TarInfo(f"{row['id'][-1]}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+
+
+def _load_frame(folder: Path, *, name: str) -> Any:
+    from dcmh import load_dataset
+    from dcmh.inputs.images import unreadable
+
+    data = load_dataset(folder / name, modalities="image,text,sound?", keep_partial=True)
+    return data.fingerprint(), unreadable(data.image, workers=1)
 
 
 def _load(folder: Path, **options: Any) -> Any:
@@ -114,6 +155,8 @@ def _load_mat(folder: Path) -> Any:
 def _make_picture(folder: Path, *, kind: str) -> None:
     from PIL import Image
 
+    import dcmh.inputs.images  # noqa: F401 - registers HEIF
+
     pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
     options = {"progressive": True} if kind == "JPEG" else {}
     Image.fromarray(pixels).save(folder / f"a.{kind.lower()}", kind, **options)
@@ -131,10 +174,23 @@ def _decode(folder: Path) -> Any:
 
 
 def _make_model(folder: Path) -> None:
+    _make_older_model(folder)
+    _add_checksums(folder / "model")
+
+
+def _make_older_model(folder: Path) -> None:
     shutil.copytree(FIXTURES / "model", folder / "model")
     (folder / "model" / "run.json").write_text(
         json.dumps({"data": {"data": "toy"}, "versions": {"dcmh": "0"}, "command": "dcmh train", "skipped": 0})
     )
+
+
+def _add_checksums(path: Path) -> None:
+    """Bring a folder of an older version to what this version writes."""
+    from dcmh.cli.check import verify
+    from dcmh.search.check import Check
+
+    verify(Check(repair=True), str(path))
 
 
 def _load_model(folder: Path) -> Any:
@@ -152,6 +208,7 @@ def _make_index(folder: Path) -> None:
 
     shutil.copytree(FIXTURES / "index.dcmh", folder / "index.dcmh")
     SearchIndex.open(folder / "index.dcmh").close()  # which migrates it
+    _add_checksums(folder / "index.dcmh")
 
 
 def _load_index(folder: Path) -> Any:
@@ -317,7 +374,7 @@ def _load_results(folder: Path) -> Any:
 
 
 def _make_report(folder: Path) -> None:
-    _make_model(folder)
+    _make_older_model(folder)
     (folder / "model" / "report.json").write_text(json.dumps(_report()))
 
 
@@ -489,9 +546,15 @@ _table = functools.partial
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 PICTURES = {
     kind.lower(): Reader(functools.partial(_make_picture, kind=kind), _decode, ("a.*",))
-    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+    for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
 }
 READERS: dict[str, Reader] = {
+    **{
+        name.rpartition(".")[2]: Reader(
+            functools.partial(_make_frame, name=name), functools.partial(_load_frame, name=name), (name,)
+        )
+        for name in ("rows.parquet", "rows.feather", "rows.tar")
+    },
     "pairs.jsonl": Reader(_make_jsonl, _load, ("pairs.jsonl",)),
     "pairs.csv": Reader(_table(_make_table, name="pairs.csv", comma=","), _load, ("pairs.csv",)),
     "pairs.tsv": Reader(_table(_make_table, name="pairs.tsv", comma="\t"), _load, ("pairs.tsv",)),
@@ -502,11 +565,15 @@ READERS: dict[str, Reader] = {
     "mat5-zipped": Reader(functools.partial(_make_mat5, compressed=True), _load_mat, ("data.mat",)),
     "mat73": Reader(_make_mat73, _load_mat, ("data.mat",)),
     **PICTURES,
-    "model": Reader(_make_model, _load_model, ("model/*",), compared=True),
+    "model": Reader(_make_model, _load_model, ("model/*",), compared=True, check="model"),
     "index": Reader(
-        _make_index, _load_index, ("index.dcmh/*", "index.dcmh/*/*", "index.dcmh/codes/*/*"), compared=True
+        _make_index,
+        _load_index,
+        ("index.dcmh/*", "index.dcmh/*/*", "index.dcmh/codes/*/*"),
+        compared=True,
+        check="index.dcmh",
     ),
-    "catalogue": Reader(_make_index, _load_index, ("index.dcmh/catalogue.sqlite",), compared=True),
+    "catalogue": Reader(_make_index, _load_index, ("index.dcmh/catalogue.sqlite",), compared=True, check="index.dcmh"),
     "hamming": Reader(_make_hamming, _load_hamming, ("*",), compared=True),
     "fine": Reader(_make_fine, _load_fine, ("*",), compared=True),
     "codes": Reader(_make_codes, _load_codes, ("codes.json",)),
@@ -516,7 +583,7 @@ READERS: dict[str, Reader] = {
     "report": Reader(_make_report, _load_report, ("model/report.json", "model/run.json")),
     "settings": Reader(_written("settings.toml", SETTINGS), _load_settings, ("*.toml",)),
     "bench": Reader(_written("bench.toml", BENCH), _load_bench, ("*.toml",)),
-    "vocabulary": Reader(_make_vocabulary, _load_vocabulary, ("*.txt",), compared=True),
+    "vocabulary": Reader(_make_vocabulary, _load_vocabulary, ("*.txt",)),  # the checksum is in the model folder
     "split": Reader(_make_split, _load_split, ("*.json",)),
     "similarity.csv": Reader(functools.partial(_make_similarity, name="p.csv"), _load_similarity, ("*",)),
     "similarity.jsonl": Reader(functools.partial(_make_similarity, name="p.jsonl"), _load_similarity, ("*",)),

@@ -18,14 +18,15 @@ from typing import Any, Self
 
 SECONDS = 5.0  # for a case
 PREPARING = 120.0  # seconds for imports and for making the valid files, once per worker and reader
-ALLOWED = ("error", "loaded", "same", "changed")
+ALLOWED = ("error", "loaded", "same", "checked")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended: an error of dcmh, a load, or what must not be (bug, died, slow).
+    """How a case ended: an error of dcmh, a load, or what must not be (bug, died, slow, changed).
 
-    Where the answers can be compared with those before the mutation, a load is "same" or "changed".
+    Where the answers can be compared with those before the mutation, a load is "same" or "changed"; "checked" if they
+    changed, but `dcmh check` notices the damage.
     """
 
     reader: str
@@ -53,7 +54,6 @@ class Tally:
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: list[Outcome] = field(default_factory=list)
-    changed: list[Outcome] = field(default_factory=list)
     slowest: dict[str, float] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
@@ -62,8 +62,6 @@ class Tally:
         self.slowest[outcome.reader] = max(self.slowest.get(outcome.reader, 0), outcome.seconds)
         if outcome.failed:
             self.failures.append(outcome)
-        if outcome.kind == "changed":
-            self.changed.append(outcome)
 
     def table(self) -> str:
         """One line per reader."""

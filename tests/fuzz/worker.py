@@ -14,7 +14,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from dcmh.cli.check import verify
 from dcmh.errors import DCMHError
+from dcmh.search.check import Check
 from fuzz.mutate import mutate
 from fuzz.readers import READERS, Reader
 
@@ -75,7 +77,19 @@ def run(reader: Reader, folder: Path, before: Any) -> dict[str, Any]:
         return {"kind": "bug", "detail": f"{type(error).__name__}: {error}"[:200] + f" ({last.filename}:{last.lineno})"}
     if not reader.compared:
         return {"kind": "loaded"}
-    return {"kind": "same" if value == before else "changed"}
+    if value == before:
+        return {"kind": "same"}
+    return {"kind": "checked" if reader.check is not None and is_damaged(folder / reader.check) else "changed"}
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether `dcmh check` notices damage."""
+    check = Check()
+    try:
+        verify(check, str(path))
+    except DCMHError:
+        return True
+    return not check.is_intact
 
 
 def _limit_memory() -> None:
