@@ -12,6 +12,7 @@ import pytest
 
 from dcmh.errors import EncoderError, MissingExtra, ModelMismatch, ParameterError
 from dcmh.inputs import sentences, use
+from dcmh.util.blas import one_blas_thread
 
 TEXTS = [
     "a dog on the beach",
@@ -51,7 +52,7 @@ def test_vectors_are_those_of_the_package(encoder):
 
 
 def test_a_vector_does_not_depend_on_its_neighbours(encoder):
-    with sentences.one_blas_thread():
+    with one_blas_thread():
         together = encoder.encode(TEXTS)
         for row, text in enumerate(TEXTS):
             assert (encoder.encode([text])[0] == together[row]).all(), text
@@ -202,20 +203,3 @@ class TestMiniLM:
 
 def test_the_record_is_json(encoder):
     assert json.loads(json.dumps(sentences.record(encoder)))["width"] == 512
-
-
-def test_threads_that_encode_at_once_leave_blas_as_it_was():
-    from threadpoolctl import threadpool_info
-
-    def threads():
-        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-    before = threads()
-    first, second = sentences.one_blas_thread(), sentences.one_blas_thread()
-    first.__enter__()
-    second.__enter__()
-    assert set(threads()) == {1}
-    first.__exit__(None, None, None)
-    assert set(threads()) == {1}
-    second.__exit__(None, None, None)
-    assert threads() == before

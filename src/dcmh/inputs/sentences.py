@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError, EncoderError, MissingExtra, ModelMismatch, ParameterError
+from dcmh.util.blas import one_blas_thread
 from dcmh.util.cache import VectorStore
 
 DEFAULT = "use-multilingual"
@@ -114,7 +115,9 @@ def encode(encoder: SentenceEncoder, texts: Sequence[str]) -> NDArray[np.float32
 
 def _encode(texts: Sequence[str], encoder: SentenceEncoder) -> Iterator[NDArray[np.float32]]:
     batches = [texts[start : start + encoder.batch] for start in range(0, len(texts), encoder.batch)]
-    with one_blas_thread():
+    with (
+        one_blas_thread()
+    ):  # the products of a sentence are small: threads would wait for each other longer than they work
         if len(batches) < 2:
             for batch in batches:
                 yield from encoder.encode(batch)
@@ -122,38 +125,6 @@ def _encode(texts: Sequence[str], encoder: SentenceEncoder) -> Iterator[NDArray[
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-sentences") as pool:
             for vectors in pool.map(encoder.encode, batches):
                 yield from vectors
-
-
-class _OneThread:
-    """Counts who is inside, so that the last to leave restores what the first found."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._controller: Any = None
-        self._limit: Any = None
-
-    def __enter__(self) -> None:
-        from threadpoolctl import ThreadpoolController
-
-        with self._lock:
-            if not self._inside:
-                self._controller = self._controller or ThreadpoolController()
-                self._limit = self._controller.limit(limits=1, user_api="blas")
-            self._inside += 1
-
-    def __exit__(self, *raised: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._limit.restore_original_limits()
-
-
-_one_thread = _OneThread()
-
-
-def one_blas_thread() -> _OneThread:
-    """NumPy's products on one thread: a sentence's are so small that threads wait for each other longer than they work."""
-    return _one_thread
 
 
 def _key(text: str) -> bytes:

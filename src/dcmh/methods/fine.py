@@ -31,12 +31,12 @@ from dcmh.errors import ModelError, ParameterError
 from dcmh.inputs import sentences
 from dcmh.inputs.sentences import SentenceEncoder
 from dcmh.inputs.views import FeatureView, VectorView, View, WordView, sentence_vectors
+from dcmh.util.blas import product
 
 DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
 DEFAULT = 128
 PREFIX = "fine:"  # of its arrays in the weights of a model
 TEMPERATURE = 2.0
-MIN_ROWS = 16  # of a matrix product: BLAS libraries add up smaller ones in another order, with other last digits
 
 Matrix = NDArray[np.float32]
 
@@ -86,7 +86,7 @@ class FineSpace:
 
     def of_sentences(self, vectors: Matrix) -> Matrix:
         """Unit vectors (n, dimensions) of some texts, from their sentence vectors."""
-        return _unit(_product(vectors - self._centre, self._basis))
+        return _unit(product(vectors - self._centre, self._basis))
 
     def of_inputs(self, modality: str, inputs: Any, view: View) -> Matrix:
         """Unit vectors (n, dimensions) of items, from the inputs that a view gives."""
@@ -96,10 +96,10 @@ class FineSpace:
         x = (inputs - mean) * scale
         names = self.arrays.get(f"{modality}.classes")
         if names is None:
-            return _unit(_product(x, weight) + bias)
+            return _unit(product(x, weight) + bias)
         classes = self._class_vectors(inputs, view, np.asarray(names, np.float32))
         settings = self.record["settings"]
-        z = _unit(_product(np.concatenate([x, np.float32(settings["input"]) * classes], axis=1), weight) + bias)
+        z = _unit(product(np.concatenate([x, np.float32(settings["input"]) * classes], axis=1), weight) + bias)
         return _unit(z + np.float32(settings["classes"]) * classes)
 
     def quantise(self, vectors: Matrix) -> NDArray[np.int8]:
@@ -120,7 +120,7 @@ class FineSpace:
             assert isinstance(view, FeatureView)
             self._classifier = view.classifier()
         assert self._classifier is not None
-        return _unit(_product(_softmax(_product(inputs, self._classifier[0]) + self._classifier[1]), names))
+        return _unit(product(_softmax(product(inputs, self._classifier[0]) + self._classifier[1]), names))
 
 
 def from_state(record: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> FineSpace | None:
@@ -256,15 +256,6 @@ def _class_names(encoder: SentenceEncoder) -> Matrix:
 def _softmax(logits: Matrix) -> Matrix:
     powers = np.exp((logits - logits.max(axis=1, keepdims=True)) / TEMPERATURE)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
-
-
-def _product(x: Matrix, weight: Matrix) -> Matrix:
-    """x @ weight, where no row depends on the others, down to the last digit."""
-    if len(x) >= MIN_ROWS:
-        return np.asarray(x @ weight, np.float32)
-    padded = np.zeros((MIN_ROWS, x.shape[1]), np.float32)
-    padded[: len(x)] = x
-    return np.asarray((padded @ weight)[: len(x)], np.float32)
 
 
 def _unit(x: Any) -> Matrix:

@@ -28,10 +28,10 @@ from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
 from dcmh.inputs.images import content_hash, date_taken
-from dcmh.inputs.sentences import one_blas_thread
 from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
 from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
 from dcmh.stores.base import COLUMNS, FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
+from dcmh.util.blas import one_blas_thread
 
 PICTURES = BATCH  # in a group on a CPU; a GPU takes more
 ENTRIES = 1024  # in a group at most, whatever they need

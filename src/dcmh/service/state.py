@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from dcmh.errors import DCMHError, ImageError, ModelError, QueryError
 from dcmh.index import scan
@@ -35,6 +34,7 @@ from dcmh.service.metrics import Metrics
 from dcmh.service.problems import busy
 from dcmh.service.settings import Settings
 from dcmh.service.thumbnails import ByteCache
+from dcmh.util.blas import one_blas_thread
 from dcmh.util.checksums import read_checked_text
 from dcmh.util.formats import parse_object, readable
 from dcmh.util.text import BagOfWords
@@ -231,7 +231,7 @@ class Service:
         self._preparing: asyncio.TimerHandle | None = None
         self._background = ThreadPoolExecutor(1, "dcmh-background")
         self._trimming: asyncio.TimerHandle | None = None
-        self._blas: threadpool_limits | None = None
+        self._preloaded = contextlib.ExitStack()
 
     async def with_index(self, work: Callable[[OpenIndex], Result], pool: BoundedPool | None = None) -> Result:
         """Run work with the index, after a check for changes where one is due; by default quick work in a search thread."""
@@ -327,7 +327,7 @@ class Service:
 
     def preload(self) -> None:
         """Load before the first request what it would otherwise wait for: the sentence encoder and the compiled scan."""
-        self._blas = threadpool_limits(1, "blas")  # searches run side by side: more threads would wait for each other
+        self._preloaded.enter_context(one_blas_thread())  # searches run side by side: more threads would wait
         if self.token is not None:
             self._sweep()
         with self.holder.use() as opened:
@@ -395,8 +395,7 @@ class Service:
             pool.close()
         for sandbox in (self.sandbox, self.preview_sandbox):
             sandbox.close()
-        if self._blas is not None:
-            self._blas.restore_original_limits()
+        self._preloaded.close()
         self.holder.close()
 
     def _schedule(
