@@ -45,6 +45,7 @@ SPACE = "\u2581"  # how SentencePiece writes the beginning of a word
 CHANNELS = 256
 ORDERS = ((2, 0), (3, 1), (5, 2))  # of the convolutions: pieces in the window, pieces of them to the left
 CHUNKS = 17  # blocks in which the table was quantised
+KNOWN_PIECES = 2000  # whose part of the computation is kept, 15 kB each: as many as make up most texts
 GAP = 2  # rows that the widest window reaches to one side
 
 _REMOVED = dict.fromkeys([*range(1, 9), 11, *range(14, 32), 127, 143, 159])
@@ -72,6 +73,7 @@ class UseMultilingual:
         self._longest = max(map(len, pieces))
         self._unknown_score = min(self._scores) - 10.0
         self._arrays = arrays
+        self._known: dict[int, NDArray[np.float32]] = {}  # piece to its row of `_of_pieces`
         self._of_word = functools.lru_cache(maxsize=1 << 16)(self._cut)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -109,6 +111,30 @@ class UseMultilingual:
             found.append(number)
         return tuple(found[::-1])
 
+    @functools.cached_property
+    def _first_layers(self) -> list[NDArray[np.float32]]:
+        """The first convolution of each order as a matrix (channels, order x channels): what a piece adds at each place."""
+        kernels = [self._arrays[f"w1_{order}"].reshape(order, CHANNELS, CHANNELS) for order, _ in ORDERS]
+        return [np.ascontiguousarray(kernel.transpose(1, 0, 2)).reshape(CHANNELS, -1) for kernel in kernels]
+
+    def _of_pieces(self, ids: NDArray[np.int64]) -> list[NDArray[np.float32]]:
+        """What depends on single pieces, a row for each: the embedding (512), the inputs of the convolutions (3 x 256), and what
+        the piece adds to the first one of each order, at each place of the window (order x 256)."""
+        missing = np.array([piece for piece in ids.tolist() if piece not in self._known], np.int64)
+        fresh: dict[int, NDArray[np.float32]] = {}
+        if len(missing):
+            w, block = self._arrays, missing % CHUNKS
+            embedded = w["table"][missing] * w["scale"][block, None] + w["lo"][block, None]
+            x = _normed(product(embedded, w["proj_W"]) + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"])
+            inputs = np.split(x, len(ORDERS), axis=1)
+            added = [product(part, layer) for part, layer in zip(inputs, self._first_layers, strict=True)]
+            fresh = dict(zip(missing.tolist(), np.concatenate([embedded, x, *added], axis=1), strict=True))
+        rows = np.stack([fresh[piece] if piece in fresh else self._known[piece] for piece in ids.tolist()])
+        if len(self._known) < KNOWN_PIECES:
+            self._known.update(fresh)
+        ends = np.cumsum([WIDTH, *([CHANNELS] * len(ORDERS)), *(order * CHANNELS for order, _ in ORDERS)])
+        return np.split(rows, ends[:-1], axis=1)
+
     def _forward(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
         """The pieces of all sentences go through the convolutions as one matrix; no window reaches across sentences."""
         w = self._arrays
@@ -117,21 +143,28 @@ class UseMultilingual:
         at = np.arange(rows) + GAP * np.repeat(
             np.arange(1, len(lengths) + 1), lengths
         )  # with a gap before each sentence
-        ids, which = np.unique(np.concatenate(sentences), return_inverse=True)  # a piece is embedded once per batch
-        block = ids % CHUNKS
-        embedded = w["table"][ids] * w["scale"][block, None] + w["lo"][block, None]  # (pieces, 512)
-        x = _normed(product(embedded, w["proj_W"]) + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"])
+        ids, which = np.unique(np.concatenate(sentences), return_inverse=True)
+        embedded, *of_pieces = self._of_pieces(ids)
+        inputs, firsts = of_pieces[: len(ORDERS)], of_pieces[len(ORDERS) :]
         features = np.empty((rows, WIDTH + len(ORDERS) * CHANNELS), np.float32)
         features[:, :WIDTH] = embedded[which]
-        padded = np.zeros((int(at[-1]) + GAP + 1, CHANNELS), np.float32)
+        piece_at = np.full(int(at[-1]) + GAP + 1, len(ids))  # in gaps a piece that adds nothing
+        piece_at[at] = which
+        padded = np.zeros((len(piece_at), CHANNELS), np.float32)
         for branch, (order, left) in enumerate(ORDERS):
             windows = at[:, None] + np.arange(-left, order - left)
-            hidden = x[:, branch * CHANNELS : (branch + 1) * CHANNELS][which]
-            for layer in ("1", "2"):
-                padded[at] = hidden
-                change = product(padded[windows].reshape(rows, -1), w[f"w{layer}_{order}"])
-                change += w[f"b{layer}_{order}"]
-                hidden += np.maximum(change, 0, out=change)
+            added = np.zeros((len(ids) + 1, order, CHANNELS), np.float32)
+            added[:-1] = firsts[branch].reshape(len(ids), order, CHANNELS)
+            change = added[piece_at[windows[:, 0]], 0]
+            for place in range(1, order):
+                change += added[piece_at[windows[:, place]], place]
+            change += w[f"b1_{order}"]
+            hidden = inputs[branch][which]
+            hidden += np.maximum(change, 0, out=change)
+            padded[at] = hidden
+            change = product(padded[windows].reshape(rows, -1), w[f"w2_{order}"])
+            change += w[f"b2_{order}"]
+            hidden += np.maximum(change, 0, out=change)
             features[:, WIDTH + branch * CHANNELS : WIDTH + (branch + 1) * CHANNELS] = hidden
         seen = _normed(features, w["ln_g"], w["ln_b"], w["eps"])
         stops = np.cumsum(lengths)

@@ -49,7 +49,7 @@ class _OneThread:
 def _in_control() -> Iterator[None]:
     """Within the block this thread can change the setting.
 
-    threadpoolctl 3.7 and newer ignore all threads but the first that changed it, without a word, until that one ends.
+    threadpoolctl 3.8 ignores all threads but the first that changed it, without a word, until that one ends.
     """
     from threadpoolctl import OpenBLASController
 
