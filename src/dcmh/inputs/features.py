@@ -137,7 +137,7 @@ def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) ->
     if threads == 1:
         return np.concatenate([outputs(block) for block in blocks])
     try:
-        with ThreadPoolExecutor(threads, "dcmh-network", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(threads, "dcmh-network", initializer=devices.take_one_thread) as pool:
             return np.concatenate(list(pool.map(outputs, blocks)))
     finally:
         torch.set_num_threads(threads)  # a thread's own setting also applies to threads started later

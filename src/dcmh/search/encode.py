@@ -22,6 +22,7 @@ from dcmh.methods import folder as model_folder
 from dcmh.methods.fine import FineSpace
 from dcmh.search.words import TextEncoder, open_words, text_modality
 from dcmh.util.arrays import map_arrays
+from dcmh.util.cache import BackgroundWriter
 from dcmh.util.checksums import BlockSums
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ class PictureEncoder:
         self._fine_view = self._view or model.fine_view(modality)
         self._store = FeatureStore(view.network, view.weights) if isinstance(view, FeatureView) else None
         self._signatures = SignatureStore()
+        self._caches = BackgroundWriter()
         self._backbone: Any = None
         self._size = view.size if isinstance(view, FeatureView | PixelView) else PICTURE_SIZE
         self._decoder = Decoder(self._size)
@@ -268,19 +270,22 @@ class PictureEncoder:
             return ThreadPoolExecutor(1, "dcmh-network")
         import torch
 
+        from dcmh.util import device as devices
+
         before = torch.get_num_threads()
-        pool = ThreadPoolExecutor(self.threads, "dcmh-network", initializer=torch.set_num_threads, initargs=(1,))
+        pool = ThreadPoolExecutor(self.threads, "dcmh-network", initializer=devices.take_one_thread)
         started = threading.Barrier(self.threads)
         list(pool.map(lambda _: started.wait(), range(self.threads)))
         torch.set_num_threads(before)  # a thread's own setting also applies to threads started later
         return pool
 
     def rest(self) -> None:
-        """End the worker threads and processes, until they are needed again."""
+        """End the worker threads and processes, until they are needed again; the caches are written."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None
         self._decoder.stop_workers()
+        self._caches.flush()
 
     def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
         """For each picture its packed code, or why it cannot be read."""
@@ -321,13 +326,13 @@ class PictureEncoder:
         contents = [prepared.contents[row] for row in good]
         fresh = [content for content in contents if content not in prepared.known]
         if len(pixels):
-            self._signatures.put(list(zip(fresh, signatures.compute(pixels), strict=True)))
+            self._caches.put(self._signatures, list(zip(fresh, signatures.compute(pixels), strict=True)))
         if self._store is None:
             return self._of_pixels(pixels)
         features = dict(prepared.known)
         if len(pixels):
             entries = list(zip(fresh, self._run(pixels), strict=True))
-            self._store.put(entries)
+            self._caches.put(self._store, entries)
             features.update(entries)
         return self._of_features(np.stack([features[content] for content in contents]))
 

@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,50 @@ class VectorStore:
                 which=self.path,
                 hint="Delete the file: it is only a cache.",
             ) from error
+
+
+class BackgroundWriter:
+    """Puts vectors into caches in a thread of its own, all that have come together at a time: nobody waits for the disk.
+
+    An error of writing is raised by a later `put`, or by `flush`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[VectorStore, list[tuple[bytes, NDArray[Any]]]] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
+
+    def put(self, store: VectorStore, entries: Sequence[tuple[bytes, NDArray[Any]]]) -> None:
+        """Put vectors into a store soon."""
+        with self._lock:
+            self._pending.setdefault(store, []).extend(entries)
+            if self._writing is not None and not self._writing.done():
+                return
+            self._thread = self._thread or ThreadPoolExecutor(1, "dcmh-cache")
+            before, self._writing = self._writing, self._thread.submit(self._write)
+        if before is not None:
+            before.result()
+
+    def flush(self) -> None:
+        """Write what is pending, and end the thread until the next `put`."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            writing, self._writing = self._writing, None
+        if thread is not None:
+            thread.shutdown()
+        if writing is not None:
+            writing.result()
+        self._write()
+
+    def _write(self) -> None:
+        while True:
+            with self._lock:
+                pending, self._pending = self._pending, {}
+            if not pending:
+                return
+            for store, entries in pending.items():
+                store.put(entries)
 
 
 def _insert(database: sqlite3.Connection, table: str, row: tuple[Any, Any]) -> bool:

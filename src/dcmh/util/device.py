@@ -72,3 +72,12 @@ def arithmetic(name: str, device: torch.device, *, tried: bool = True) -> Iterat
         yield
     finally:
         product.allow_tf32, convolution.allow_tf32, convolution.benchmark = before
+
+
+def take_one_thread() -> None:
+    """Let torch compute in the calling thread alone from now on, whatever other threads set.
+
+    In a new thread, torch's first look at the setting replaces it by the process's: so that comes first.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(1)
