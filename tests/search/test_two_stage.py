@@ -221,7 +221,11 @@ class TestPrecision:
         shown = 0
         for place, hit in enumerate(hits):
             where = (
-                "matched" if hit.words else "unmatched" if index.store.word_counts(["snow"])["snow"] > 10 else "bare"
+                "matched"
+                if hit.words
+                else "unmatched"
+                if index.store.word_counts(["snow"])["snow"] > 10
+                else "uncommon"
             )
             scores, shares = np.array(curves.get(("word", where, calibration.band(place)), [(9, 0)])).T
             value = hit.score - calibration.BEST * best

@@ -43,7 +43,8 @@ QUERIES = 1000  # sentences and pictures, at most
 ITEMS = 10_000  # held-out items that are searched, at most
 SMALLEST = 250  # items of the smallest collection that is measured beside the whole
 POINTS = 40  # hits for each point of a curve, at least
-STEPS = 25  # points of a curve, at most
+STEPS = 16  # points of a curve, at most
+BARE, UNCOMMON = "bare", "uncommon"  # contexts: no text; a text, but hardly any text contains a word of the query
 BEST = 0.25
 WEAKEST = 0.05  # share of the measured queries that are weaker than what counts as measured
 HELD = "held_out"  # the entry of report.json
@@ -68,6 +69,8 @@ class Curves:
     def precision(self, match: Match, kind: str, where: str, last: int, best: float) -> float | None:
         """The precision of a hit in a context, among the hits up to the `last`; None if it was not measured."""
         curve = self.curves.get((kind, where, last))
+        if where == UNCOMMON and curve is None:  # reports of version 0.1 have one curve for both
+            curve = self.curves.get((kind, BARE, last))
         if not curve or match.score is None or (best < self.weakest.get(kind, -1) and not match.words):
             return None
         scores, shares = np.array(curve).T
@@ -139,11 +142,13 @@ def band(position: int) -> int | None:
 
 
 def context(match: Match, ranking: Ranking, *, has_text: bool) -> str:
-    """What is known of a hit besides its picture: a word of the query in its text, another text, or none.
+    """What is known of a hit besides its picture: a word of the query in its text, another text, or no text.
 
-    A text without the word says nothing if hardly any text contains it.
+    A text without the word says little if hardly any text contains it: that is a context of its own.
     """
-    return "matched" if match.words else "unmatched" if has_text and ranking.common else "bare"
+    if match.words:
+        return "matched"
+    return BARE if not has_text else "unmatched" if ranking.common else UNCOMMON
 
 
 def _by_distance(report: Mapping[str, Any]) -> dict[tuple[str, str], dict[int, float]]:
@@ -201,8 +206,9 @@ def _curves(searched: _Searched, queries: int) -> dict[str, Any] | None:
             best.setdefault(kind, []).append(ranking.best)
             for position, match in enumerate(ranking.matches):
                 where = context(match, ranking, has_text=with_texts and bool(searched.texts[match.id - 1]))
-                seen = hits.setdefault((kind, where, band(position) or 0), [])
-                seen.append(((match.score or 0.0) - BEST * ranking.best, bool(relevant[match.id - 1])))
+                hit = ((match.score or 0.0) - BEST * ranking.best, bool(relevant[match.id - 1]))
+                for pool in (where, UNCOMMON) if where == BARE else (where,):  # few words are uncommon
+                    hits.setdefault((kind, pool, band(position) or 0), []).append(hit)
     curves: dict[str, dict[str, dict[str, Curve]]] = {}
     for (kind, where, last), seen in hits.items():
         if len(seen) >= FEWEST:
