@@ -13,6 +13,9 @@ the vectors of its label names, weighted by rarity, each less the texts' mean c 
 An ImageNet network also knows the names of a thousand classes. With p its probabilities at temperature TEMPERATURE and C the
 class names' vectors less their mean, k = unit(p C V) joins the regression's inputs, and adds to its output:
 z = unit(unit([x, INPUT k] W V) + CLASSES k). That covers what the training texts never name.
+
+Where one encoder sees pictures and reads texts, both are in one space already, and nothing is regressed: z = unit((x - m) V)
+with m the mean of the pictures' vectors, and V from the centred vectors of both.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import ModelError, ParameterError
-from dcmh.inputs import sentences
-from dcmh.inputs.sentences import SentenceEncoder
+from dcmh.inputs import encoders, sentences
+from dcmh.inputs.encoders import TextEncoder
 from dcmh.inputs.views import FeatureView, VectorView, View, WordView, sentence_vectors
 
 DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
@@ -71,9 +74,9 @@ class FineSpace:
         self._classifier: tuple[Matrix, Matrix] | None = None
 
     @property
-    def encoder(self) -> SentenceEncoder:
+    def encoder(self) -> TextEncoder:
         """The sentence encoder, loaded when it is first needed."""
-        return sentences.from_record(self.record["encoder"])
+        return encoders.text_encoder_from(self.record["encoder"])
 
     @property
     def modalities(self) -> list[str]:
@@ -144,7 +147,7 @@ def learn(
     inputs: Mapping[str, Any],
     *,
     dimensions: int = DEFAULT,
-    encoder: str = sentences.DEFAULT,
+    encoder: str = encoders.DEFAULT,
     settings: Settings = OWN,
 ) -> FineSpace | None:
     """The fine space of some training items; None if there are neither texts nor label names to learn from."""
@@ -153,13 +156,20 @@ def learn(
     named = train.labels is not None and train.label_names is not None and train.labels.shape[1] > 1
     if not dimensions or not (texts or named):
         return None
-    opened = sentences.open_encoder(encoder)
+    opened = encoders.text_encoder(encoder)
     target, rows, centre = _targets(train, texts, opened, settings.labels)
     regressed = {name: view for name, view in views.items() if isinstance(view, FeatureView | VectorView)}
     stacked, standardised = [], {}
+    seen = {name: view.network for name, view in views.items() if isinstance(view, FeatureView)}
+    shared = [name for name, network in seen.items() if network == opened.name]
+    for name in shared:
+        observed = train.observed(name)
+        mean = inputs[name][observed].mean(0)
+        standardised[name] = (inputs[name] - mean, mean, np.ones_like(mean), observed)
+        stacked += [_unit(standardised[name][0][observed]), target[rows]]
     for name in regressed:
         observed = rows & train.observed(name)
-        if np.count_nonzero(observed) >= 2:
+        if name not in shared and np.count_nonzero(observed) >= 2:
             mean, scale = _standards(inputs[name][observed])
             standardised[name] = ((inputs[name] - mean) * scale, mean, scale, observed)
             regression = _regression(standardised[name][0][observed], target[observed], settings.ridge)
@@ -172,6 +182,11 @@ def learn(
     classes = None
     for name, (x, mean, scale, observed) in standardised.items():
         view, x = views[name], x[observed]
+        if name in shared:
+            arrays |= {f"{name}.mean": mean, f"{name}.scale": scale, f"{name}.weight": basis}
+            arrays[f"{name}.bias"] = np.zeros(basis.shape[1], np.float32)
+            vectors.append(_unit(x @ basis))
+            continue
         k: Matrix | None = None
         if isinstance(view, FeatureView) and (classifier := view.classifier()) is not None:
             classes = _class_names(opened) @ basis if classes is None else classes
@@ -187,7 +202,7 @@ def learn(
     arrays["step"] = np.maximum(np.abs(np.concatenate(vectors)).max(0) / 127, 1e-6)
     record = {
         "dimensions": basis.shape[1],
-        "encoder": sentences.record(opened),
+        "encoder": encoders.record(opened),
         "modalities": [name for name in views if name in standardised or isinstance(views[name], WordView)],
         "settings": {"input": settings.input, "classes": settings.classes},
     }
@@ -195,7 +210,7 @@ def learn(
 
 
 def _targets(
-    train: Dataset, texts: list[str], encoder: SentenceEncoder, labels: float
+    train: Dataset, texts: list[str], encoder: TextEncoder, labels: float
 ) -> tuple[Matrix, NDArray[np.bool_], Matrix]:
     """t (n, width), which items have one, and c."""
     spoken = [sentence_vectors(encoder, _texts_of(train, name)) for name in texts]
@@ -246,7 +261,7 @@ def _regression(x: Matrix, target: Matrix, ridge: float) -> tuple[Matrix, Matrix
     return weight, -centre @ weight, x @ weight
 
 
-def _class_names(encoder: SentenceEncoder) -> Matrix:
+def _class_names(encoder: TextEncoder) -> Matrix:
     """C: the vectors of ImageNet's class names (1000, width), less their mean."""
     listed = (files("dcmh.networks") / "imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
     vectors = sentences.encode(encoder, listed)
