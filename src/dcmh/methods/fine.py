@@ -16,6 +16,8 @@ z = unit(unit([x, INPUT k] W V) + CLASSES k). That covers what the training text
 
 Where one encoder sees pictures and reads texts, both are in one space already, and nothing is regressed: z = unit((x - m) V)
 with m the mean of the pictures' vectors, and V from the centred vectors of both.
+
+Vectors of one modality alone have a space of their own: z = unit(x V), whose inner products are nearly the cosines of x.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ from dcmh.errors import ModelError, ParameterError
 from dcmh.inputs import encoders, sentences
 from dcmh.inputs.encoders import TextEncoder
 from dcmh.inputs.views import FeatureView, VectorView, View, WordView, sentence_vectors
+from dcmh.methods._solvers import principal_axes
 
 DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
 DEFAULT = 128
 PREFIX = "fine:"  # of its arrays in the weights of a model
 TEMPERATURE = 2.0
+ROOM = 1.2  # how far vectors may lie outside of those learned from before they are clipped
 MIN_ROWS = 16  # of a matrix product: BLAS libraries add up smaller ones in another order, with other last digits
 
 Matrix = NDArray[np.float32]
@@ -74,9 +78,10 @@ class FineSpace:
         self._classifier: tuple[Matrix, Matrix] | None = None
 
     @property
-    def encoder(self) -> TextEncoder:
-        """The sentence encoder, loaded when it is first needed."""
-        return encoders.text_encoder_from(self.record["encoder"])
+    def encoder(self) -> TextEncoder | None:
+        """The sentence encoder, loaded when it is first needed; None for a space of vectors alone."""
+        kept = self.record["encoder"]
+        return None if kept is None else encoders.text_encoder_from(kept)
 
     @property
     def modalities(self) -> list[str]:
@@ -85,7 +90,9 @@ class FineSpace:
 
     def of_texts(self, texts: list[str]) -> Matrix:
         """Unit vectors (n, dimensions) of some texts."""
-        return self.of_sentences(sentences.encode(self.encoder, texts))
+        encoder = self.encoder
+        assert encoder is not None  # such a model has no modality that takes texts
+        return self.of_sentences(sentences.encode(encoder, texts))
 
     def of_sentences(self, vectors: Matrix) -> Matrix:
         """Unit vectors (n, dimensions) of some texts, from their sentence vectors."""
@@ -154,6 +161,8 @@ def learn(
     check_dimensions(dimensions)
     texts = [name for name, column in train.columns.items() if isinstance(column, Texts)]
     named = train.labels is not None and train.label_names is not None and train.labels.shape[1] > 1
+    if dimensions and len(views) == 1 and isinstance(next(iter(views.values())), VectorView):
+        return _of_vectors(next(iter(views)), inputs, dimensions)
     if not dimensions or not (texts or named):
         return None
     opened = encoders.text_encoder(encoder)
@@ -207,6 +216,18 @@ def learn(
         "settings": {"input": settings.input, "classes": settings.classes},
     }
     return FineSpace(record, {name: np.asarray(value, np.float32) for name, value in arrays.items()})
+
+
+def _of_vectors(name: str, inputs: Mapping[str, Any], dimensions: int) -> FineSpace:
+    """The space of the vectors of one modality."""
+    x = _unit(inputs[name])
+    basis = principal_axes(x, dimensions)
+    width, dimensions = basis.shape
+    arrays = {f"{name}.mean": np.zeros(width), f"{name}.scale": np.ones(width), f"{name}.weight": basis}
+    arrays |= {f"{name}.bias": np.zeros(dimensions), "basis": basis, "centre": np.zeros(width)}
+    arrays["step"] = np.maximum(ROOM * np.abs(_unit(x @ basis)).max(0) / 127, 1e-6)
+    record: dict[str, Any] = {"dimensions": dimensions, "encoder": None, "modalities": [name], "settings": {}}
+    return FineSpace(record, {key: np.asarray(value, np.float32) for key, value in arrays.items()})
 
 
 def _targets(

@@ -366,9 +366,9 @@ def _rows(outputs: NDArray[Any], fine: NDArray[np.float32] | None) -> list[Encod
 
 def fine_texts(fine: FineSpace | None, texts: Sequence[str | None]) -> list[NDArray[np.float32] | None]:
     """The fine vector of each text; None if it is missing, or the encoder cannot read any of it."""
-    if fine is None:
+    encoder = None if fine is None else fine.encoder
+    if fine is None or encoder is None:
         return [None] * len(texts)
-    encoder = fine.encoder
     known = [text if text is not None and encoder.knows(text) else None for text in texts]
     spoken = [text for text in known if text is not None]
     vectors = iter(fine.of_texts(spoken) if spoken else ())
