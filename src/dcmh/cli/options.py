@@ -105,7 +105,7 @@ class DCMHOptions:
     """MatConvNet's imagenet-vgg-f.mat, for cnn-f."""
     similarity: str | None = None
     """What makes items similar: labels, folders, tags, tags:MODALITY, labels+tags, labels+tags:MODALITY,
-    pairs:FILE or pairing. Default: labels."""
+    pairs:FILE, pairing, neighbours or neighbours:MODALITY. Default: labels."""
     validation: float | None = None
     """Share of the training items held out to show MAP during training. Default: 0.04."""
     precision: str | None = None

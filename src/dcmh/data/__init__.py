@@ -45,7 +45,7 @@ _LOADERS = {  # module of dcmh.data.benchmarks, function
     "openmoji": ("openmoji", "load"),
     "toy": ("toy", "toy"),
 }
-_READ = "a folder of photos, a table (pairs.jsonl, .csv, .tsv or Parquet), a WebDataset .tar, a .mat, .npy or .npz file"
+_READ = "a folder of photos, a table (pairs.jsonl, .csv, .tsv or Parquet), a WebDataset .tar, a .npy or .npz file, or a .mat file"
 
 
 def available() -> dict[str, str]:
