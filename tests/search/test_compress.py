@@ -136,6 +136,10 @@ def test_the_command_with_labels_and_pairs(here, capsys):
     assert dcmh.load("labels.codes.model").similarity == "labels"
     assert main(["compress", "labels.npz", "--similarity", "pairing"]) == 1
     assert "relates two modalities, and there is one: image" in capsys.readouterr().err
+    assert main(["train", "labels.npz"]) == 1
+    assert (
+        "labels has only 'image'. Add another one; for codes of vectors alone: dcmh compress" in capsys.readouterr().err
+    )
     assert main(["compress", "both.npz", "--column", "sound"]) == 1
     assert "It has: image, text" in capsys.readouterr().err
 
