@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import dcmh
-from dcmh.inputs import sentences
+from dcmh.inputs import encoders
 from dcmh.methods import starter
 from dcmh.methods.semantic import Semantic
 
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--write", action="store_true", help="write the files of the package")
-    parser.add_argument("--encoders", nargs="+", default=list(sentences.NAMES))
+    parser.add_argument("--encoders", nargs="+", default=list(encoders.NAMES))
     options = parser.parse_args()
     data = dcmh.load_dataset(str(options.data))
     split = data.split(queries=2000, seed=0)

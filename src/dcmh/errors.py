@@ -7,7 +7,7 @@
      ├─ ModelError (ValueError)       a folder is not a model, is damaged, or is newer than this version
      │   └─ DamagedError              a file does not match its checksum; `which` is its path
      ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
-     ├─ EncoderError (ValueError)     the weights of a text encoder are damaged or incomplete
+     ├─ EncoderError (ValueError)     the files of an encoder are damaged or incomplete
      ├─ QueryError (ValueError)       nothing in the query can be encoded
      │   └─ UnknownWords              none of its words is in the vocabulary
      ├─ DivergedError (ArithmeticError) training gave values that are not finite
@@ -77,7 +77,7 @@ class ModelMismatch(DCMHError, ValueError):
 
 
 class EncoderError(DCMHError, ValueError):
-    """The weights of a text encoder are damaged or incomplete."""
+    """The files of an encoder are damaged or incomplete."""
 
 
 class QueryError(DCMHError, ValueError):

@@ -12,7 +12,7 @@ from dcmh.data import Images
 from dcmh.data.benchmarks.toy import toy
 from dcmh.errors import DataError, StorageError
 from dcmh.inputs import features
-from dcmh.inputs.views import FeatureView, recorded_size
+from dcmh.inputs.views import FeatureView, recorded_framing
 from dcmh.networks import backbone
 from dcmh.util.cache import VectorStore
 
@@ -143,5 +143,5 @@ def test_networks_of_another_size_have_their_own_cache(pictures, tmp_path, monke
     assert view(pictures).shape == (6, view.width)
     assert [file.name.rpartition("-")[0] for file in (tmp_path / "features").iterdir()] == ["efficientnet-lite2"]
     record = view.save(tmp_path, "image")
-    assert (record["size"], recorded_size(record), recorded_size({})) == (256, 256, 224)
+    assert (record["size"], recorded_framing(record).size, recorded_framing({}).size) == (256, 256, 224)
     assert "size" not in FeatureView().save(tmp_path, "image")  # older models keep their fingerprint

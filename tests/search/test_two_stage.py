@@ -397,7 +397,7 @@ def test_an_index_made_by_another_encoder_is_refused(own):
     record["fine"]["encoder"]["sha256"] = record["modalities"]["text"]["encoder"]["sha256"] = "0" * 64
     path.write_text(json.dumps(record))
     (path.parent / "checksums.json").unlink()
-    other = pytest.raises(dcmh.errors.ModelMismatch, match="learned with other weights of the text encoder")
+    other = pytest.raises(dcmh.errors.ModelMismatch, match="learned with other weights of the encoder")
     with SearchIndex.open(own / "photos.dcmh") as index, other:
         index.search(text="snow")
 

@@ -50,6 +50,10 @@ COMMANDS = {
         "Write the codes of one modality for other programs.",
         "dcmh encode photos/ --model photos.model --modality image",
     ),
+    "compress": (
+        "Learn codes for vectors of any encoder, and say what they lose.",
+        "dcmh compress vectors.npy --bits 64 --out vectors.codes",
+    ),
     "export": (
         "Write a copy of a model to publish, with a model card, and as ONNX files.",
         "dcmh export photos.model --onnx",

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ from dcmh.cli.source import as_table, say_skipped
 from dcmh.errors import DataError, ModelError, ParameterError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dcmh.data import Dataset
     from dcmh.search.encode import Encoders
 
@@ -85,13 +88,15 @@ def encode(
     if modality not in items.modalities or not items.observed(modality).any():
         raise DataError(f"No item of {data} has the modality {modality!r}. It has: {', '.join(items.modalities)}.")
     out = out or Path(f"{items.name or 'data'}.{modality}.codes")
-    _check_out(out)
+    check_out(out)
     encoded = _encode(encoders, items, modality, out, workers)
     if encoded is None:  # rank 0 writes
         return 0
     rows, packed, failed = encoded
     skipped = [*items.skipped, *failed]
-    record = _write(out, items, rows, packed, encoders, modality, skipped)
+    about = {"bits": encoders.bits, "modality": modality, "data": items.name}
+    about |= {"model": encoders.record["fingerprint"], "method": encoders.record["method"]}
+    record = write(out, [items.ids[row] for row in rows], packed, about, skipped=skipped)
     shutil.rmtree(out.with_name(f".{out.name}.shards"), ignore_errors=True)
     say_skipped(skipped, f", listed in {out / 'skipped.tsv'}")
     if json:
@@ -102,7 +107,8 @@ def encode(
     return 3 if strict and skipped else 0
 
 
-def _check_out(out: Path) -> None:
+def check_out(out: Path) -> None:
+    """Refuse to write codes over something else."""
     if out.exists() and not (out / HEADER).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ModelError(
             f"{out} exists but does not hold dcmh codes, so it is not overwritten.", hint="Choose another --out."
@@ -139,38 +145,28 @@ def _encode(
     return rows, packed, [(items.ids[row], failed[row]) for row in sorted(failed)]
 
 
-def _write(
+def write(
     out: Path,
-    items: Dataset,
-    rows: list[int],
-    packed: Any,
-    encoders: Encoders,
-    modality: str,
-    skipped: list[tuple[str, str]],
+    names: Sequence[str],
+    packed: NDArray[np.uint8],
+    about: Mapping[str, Any],
+    *,
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+    skipped: list[tuple[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Write the folder atomically; returns codes.json."""
+    """Write a folder of codes atomically; `arrays` are further files. Returns codes.json."""
     import numpy as np
 
     from dcmh.util import checksums
     from dcmh.util.atomic import whole_folder
 
-    names = [items.ids[row] for row in rows]
     broken = next((name for name in names if len(name.splitlines()) != 1), None)
     if broken is not None:
         raise DataError(f"The id {broken!r} does not fit on one line of ids.txt. Rename the item.")
-    record = {
-        "kind": KIND,
-        "format": FORMAT,
-        "version": __version__,
-        "bits": encoders.bits,
-        "count": len(rows),
-        "modality": modality,
-        "data": items.name,
-        "model": encoders.record["fingerprint"],
-        "method": encoders.record["method"],
-    }
+    record = {"kind": KIND, "format": FORMAT, "version": __version__, "count": len(names), **about}
     with whole_folder(out) as draft:
-        np.save(draft / "codes.npy", packed, allow_pickle=False)
+        for name, array in {"codes.npy": packed, **(arrays or {})}.items():
+            np.save(draft / name, array, allow_pickle=False)
         (draft / "ids.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8", newline="\n")
         (draft / HEADER).write_text(json_lines.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if skipped:

@@ -62,6 +62,9 @@ class MethodOptions:
     text_encoder: str | None = None
     """Encoder of texts: use-multilingual, minilm, a folder with model.onnx and tokenizer.json, or none for a bag of
     words only. Default: use-multilingual; for the paper's recipe the bag of words."""
+    encoder: str | None = None
+    """Encoder of pictures, texts or both, for the methods dcmh and semantic: transformers:FOLDER (CLIP, SigLIP), onnx:FOLDER,
+    or one of another package. Default: an image network, and the encoder of texts."""
     fine: int | None = None
     """Bytes per item of the vectors that rank what the codes find: 64, 128 or 256, or 0 for none. Default: 128."""
     option: Annotated[list[str] | None, Parameter(negative="")] = None
@@ -102,7 +105,7 @@ class DCMHOptions:
     """MatConvNet's imagenet-vgg-f.mat, for cnn-f."""
     similarity: str | None = None
     """What makes items similar: labels, folders, tags, tags:MODALITY, labels+tags, labels+tags:MODALITY,
-    pairs:FILE or pairing. Default: labels."""
+    pairs:FILE, pairing, neighbours or neighbours:MODALITY. Default: labels."""
     validation: float | None = None
     """Share of the training items held out to show MAP during training. Default: 0.04."""
     precision: str | None = None
@@ -167,6 +170,9 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
     # Passed to methods that take them; features of pictures are computed on the device in any case.
     common = {"bits": 64 if method.bits is None else method.bits, "seed": method.seed or 0, "device": method.device}
     common["text_encoder"] = method.text_encoder
+    common["encoder"] = method.encoder
+    if method.encoder is not None and "encoder" not in known:
+        raise ParameterError(f"--encoder: {_no_such(name, 'encoder', list(known))}", hint="Choose dcmh or semantic.")
     settings |= {
         key: value for key, value in common.items() if key in known and value is not None and key not in settings
     }
@@ -175,13 +181,15 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
 
 def fine_options(method: MethodOptions) -> dict[str, Any]:
     """The arguments of `fit` for the fine vectors. A missing encoder is an error here, before any work."""
-    from dcmh.inputs import sentences
+    from dcmh.inputs import encoders
     from dcmh.methods import fine
 
     dimensions = fine.check_dimensions(fine.DEFAULT if method.fine is None else method.fine)
     encoder = None if method.text_encoder in (None, "none", "auto") else method.text_encoder
+    if method.encoder is not None and encoders.reads(encoders.open_encoder(method.encoder)):
+        encoder = method.encoder
     if dimensions or encoder:
-        sentences.open_encoder(encoder or sentences.DEFAULT)
+        encoders.text_encoder(encoder or encoders.DEFAULT)
     return {"fine": dimensions, "text_encoder": encoder}
 
 

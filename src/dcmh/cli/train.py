@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from dcmh.cli import console, measures, options, source
 from dcmh.cli.learning import SKIPPED, follow, learn
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
-from dcmh.errors import ParameterError
+from dcmh.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
@@ -63,6 +63,11 @@ def train(
     device = device_of(method.device)
     where = source_of(data, items, dcmh)
     whole, words = where.labelled()
+    if len(whole.modalities) < 2:
+        raise DataError(
+            f"dcmh train needs at least two modalities; {whole.name or 'the data'} has only {whole.modalities[0]!r}.",
+            hint="Add another one; for codes of vectors alone: dcmh compress",
+        )
     fine = options.fine_options(method)
     where = dataclasses.replace(where, label_words=words)  # for later evaluation
     out = run.out or Path(f"{whole.name or 'data'}.model")

@@ -45,7 +45,7 @@ _LOADERS = {  # module of dcmh.data.benchmarks, function
     "openmoji": ("openmoji", "load"),
     "toy": ("toy", "toy"),
 }
-_READ = "a folder of photos, a table (pairs.jsonl, .csv, .tsv or Parquet), a WebDataset .tar, or a .mat file"
+_READ = "a folder of photos, a table (pairs.jsonl, .csv, .tsv or Parquet), a WebDataset .tar, a .npy or .npz file, or a .mat file"
 
 
 def available() -> dict[str, str]:
@@ -57,13 +57,14 @@ def load_dataset(source: Any, **options: Any) -> Dataset:
     """Load a built-in data set by name, a folder or file by path, or a table in memory.
 
     Tables are pandas and polars DataFrames, Arrow tables, Hugging Face data sets, and dictionaries of columns; as files,
-    Parquet, Arrow and WebDataset shards. See `dcmh.data.tables.load_frame` for their options.
+    Parquet, Arrow and WebDataset shards. See `dcmh.data.tables.load_frame` for their options. Vectors alone are .npy or .npz
+    files (`dcmh.data.vectors`).
 
     A name takes precedence over a folder of the same name: write ./toy for the folder. A benchmark that is not in the
     dcmh home folder is given with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
     keep_partial=True for a folder, or n=500 for toy.
     """
-    from dcmh.data import frames, tables
+    from dcmh.data import frames, tables, vectors
 
     if not isinstance(source, str | Path):
         frame = frames.open_object(source)
@@ -84,6 +85,8 @@ def load_dataset(source: Any, **options: Any) -> Dataset:
         from dcmh.data import mat
 
         return _call(mat.load, name, (path,), options)
+    if path.suffix.lower() in vectors.SUFFIXES:
+        return _call(vectors.load, name, (path,), options)
     if path.suffix.lower() in frames.SUFFIXES:
         return _load_shards([path], path.parent, path.stem, options)
     if path.suffix.lower() in tables.SUFFIXES:

@@ -166,6 +166,11 @@ class Dataset:
             extra=None if self.extra is None else [self.extra[i] for i in kept],
         )
 
+    def select(self, modalities: Sequence[str]) -> Dataset:
+        """The same items with some of their modalities."""
+        columns = {name: self[name] for name in modalities}
+        return Dataset(columns, labels=self.labels, label_names=self.label_names, ids=self.ids, name=self.name)
+
     def drop(self, rows: Any) -> Dataset:
         """All items but those of these rows."""
         keep = np.ones(self._size, bool)

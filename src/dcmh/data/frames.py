@@ -198,6 +198,32 @@ def _open_arrow_file(file: Path) -> Frame:
     return Frame(frame.name, frame.fields, records)
 
 
+def vector_columns(file: Path) -> list[str]:
+    """The columns of a Parquet or Arrow file that hold lists of numbers."""
+    with _intact(file):
+        if file.suffix.lower() == ".parquet":
+            import pyarrow.parquet
+
+            schema = pyarrow.parquet.read_schema(file)
+        else:
+            schema = _map_arrow(file).schema
+    types = _pyarrow().types
+    names = [
+        field.name
+        for field in schema
+        if (kind := getattr(field.type, "value_type", None)) is not None
+        and (types.is_floating(kind) or types.is_integer(kind))
+        and field.name not in ("labels", "label")
+    ]
+    if not names:
+        raise DataError(
+            f"{file} has no column of vectors. It has: {', '.join(schema.names)}.",
+            which=file,
+            hint="Write vectors as lists of numbers.",
+        )
+    return names
+
+
 def _open_parquet(file: Path) -> Frame:
     import pyarrow.parquet
 

@@ -22,6 +22,7 @@ from dcmh.data.columns import PICTURE_SIZE
 from dcmh.errors import DataError
 from dcmh.inputs import decoding_workers
 from dcmh.inputs.decoding_workers import CHUNK, SLOTS, Task, WorkerPool, decode_into
+from dcmh.inputs.images import Framing
 
 if TYPE_CHECKING:
     from dcmh.data.columns import Images
@@ -44,7 +45,7 @@ def decoded_batches(
     rows: Sequence[int],
     *,
     batch: int = BATCH,
-    size: int = PICTURE_SIZE,
+    size: int | Framing = PICTURE_SIZE,
     on_error: OnError | None = None,
 ) -> Iterator[tuple[list[int], NDArray[np.uint8]]]:
     """Rows and their pixels (n, size, size, 3), in batches, in order.
@@ -91,8 +92,8 @@ class Decoder:
     differently and where the reason is needed. If processes cannot be started, or one ends, threads decode the rest.
     """
 
-    def __init__(self, size: int = PICTURE_SIZE, *, expected: int = 0) -> None:
-        self._size = size
+    def __init__(self, size: int | Framing = PICTURE_SIZE, *, expected: int = 0) -> None:
+        self.framing = Framing.of(size)
         self._threads = ThreadPoolExecutor(min(THREADS, cores()), "dcmh-decode")
         share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of encode --workers
         self._count = max(1, min(PROCESSES, share))
@@ -115,7 +116,7 @@ class Decoder:
 
     def submit(self, column: Images, rows: Sequence[int]) -> PendingBatch:
         """Start to decode the pictures of these rows."""
-        out = np.empty((len(rows), self._size, self._size, 3), np.uint8)
+        out = np.empty((len(rows), self.framing.size, self.framing.size, 3), np.uint8)
         with self._lock:
             self._seen += len(rows)
             many = max(self._expected, self._seen) >= FILES
@@ -132,8 +133,10 @@ class Decoder:
         # One task per picture would cost as much as reading its header.
         step = max(1, len(rows) // (2 * min(THREADS, cores())))
         chunks = [slice(start, start + step) for start in range(0, len(rows), step)]
-        submit = self._threads.submit
-        return PendingBatch(out, [submit(decode_into, out[chunk], rows[chunk], column.source) for chunk in chunks])
+        started = [
+            self._threads.submit(decode_into, out[chunk], rows[chunk], column.source, self.framing) for chunk in chunks
+        ]
+        return PendingBatch(out, started)
 
     def stop_workers(self) -> None:
         """End the processes; if many files are submitted again, new ones are started."""
@@ -157,7 +160,7 @@ class Decoder:
     def _workers(self) -> WorkerPool | None:
         """The running pool, started if needed; None if it cannot be started."""
         if self._pool is None:
-            pool = WorkerPool(self._count, self._size)
+            pool = WorkerPool(self._count, self.framing)
             try:
                 pool.start()
             except OSError as error:  # no memory, no descriptors, no processes, no such program
@@ -211,7 +214,8 @@ class PendingTask:
         failures: list[str | None] = [None] * len(out)
         for i in range(len(out)):
             if decoded is None or not decoded[i]:
-                (failures[i],) = decode_into(out[i : i + 1], self.rows[i : i + 1], self.column.source)
+                one = slice(i, i + 1)
+                (failures[i],) = decode_into(out[one], self.rows[one], self.column.source, self.decoder.framing)
         return failures
 
     def cancel(self) -> None:

@@ -35,7 +35,10 @@ def can_work() -> bool:
 
 
 def decode_into(
-    out: NDArray[np.uint8], items: Sequence[Item], source_of: Callable[[Item], images.Source | None]
+    out: NDArray[np.uint8],
+    items: Sequence[Item],
+    source_of: Callable[[Item], images.Source | None],
+    framing: images.Framing,
 ) -> list[str | None]:
     """Decode pictures into `out`, (n, size, size, 3); returns for each why it cannot be read, or None."""
     failures: list[str | None] = []
@@ -44,7 +47,7 @@ def decode_into(
             source = source_of(item)
             if source is None:
                 raise ImageError("there is no picture")
-            pixels[...] = images.decode(source, len(pixels))
+            pixels[...] = images.decode(source, framing)
             failures.append(None)
         except ImageError as error:
             failures.append(str(error))
@@ -64,8 +67,8 @@ class Task:
 class WorkerPool:
     """Several workers, their tasks, and the tasks that wait for a free slot."""
 
-    def __init__(self, count: int, size: int) -> None:
-        self._count, self._size = count, size
+    def __init__(self, count: int, framing: images.Framing) -> None:
+        self._count, self._framing = count, framing
         self._waiting: deque[Task] = deque()
         self._workers: list[Worker] = []
 
@@ -73,7 +76,7 @@ class WorkerPool:
         """Start the workers and wait until they are ready; an OSError if that fails."""
         try:
             for _ in range(self._count):
-                self._workers.append(Worker(self._size))
+                self._workers.append(Worker(self._framing))
             for worker in self._workers:
                 worker.wait_until_ready()
         except BaseException:
@@ -114,7 +117,8 @@ class Worker:
     line with a slot and paths is sent to its standard input; a byte comes back through a pipe when the slot is filled.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, framing: images.Framing) -> None:
+        size = framing.size
         self.tasks: deque[tuple[int, Task]] = deque()  # slot and task, in the order in which they are done
         self.free = list(range(SLOTS))
         with contextlib.ExitStack() as opened:
@@ -124,9 +128,8 @@ class Worker:
             self._pixels, self._decoded = _shared(memory, size)
             self._answers, answer = map(_high, os.pipe())
             opened.callback(os.close, answer)
-            program = (
-                f"from dcmh.inputs.decoding_workers import work; work{(memory, answer, size, images.MAX_MEGAPIXELS)}"
-            )
+            settings = memory, answer, images.MAX_MEGAPIXELS, *map(int, framing)
+            program = f"from dcmh.inputs.decoding_workers import work; work{settings}"
             paths = [str(Path(__file__).parents[1]), *(path for path in sys.path if isinstance(path, str) and path)]
             try:
                 self.process = subprocess.Popen(
@@ -182,16 +185,17 @@ class Worker:
                 os.close(answers)
 
 
-def work(memory: int, answer: int, size: int, megapixels: int) -> None:
+def work(memory: int, answer: int, megapixels: int, *framing: int) -> None:
     """The main function of a worker process."""
+    frame = images.Framing(*framing)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main program, whose end closes the input
     images.MAX_MEGAPIXELS = megapixels
     images.decode_in_one_thread()
-    pixels, decoded = _shared(memory, size)
+    pixels, decoded = _shared(memory, frame.size)
     os.write(answer, b"!")
     for line in sys.stdin.buffer:
         slot, paths = json.loads(line)
-        failures = decode_into(pixels[slot, : len(paths)], paths, Path)
+        failures = decode_into(pixels[slot, : len(paths)], paths, Path, frame)
         decoded[slot, : len(paths)] = [failure is None for failure in failures]
         os.write(answer, b".")
 

@@ -1,4 +1,4 @@
-"""Features of pictures from a frozen, pre-trained image network, cached on disk under the hash of the content."""
+"""Features of pictures from a frozen, pre-trained image network or encoder, cached on disk under the hash of the content."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from dcmh import networks
 from dcmh.data.columns import Images
 from dcmh.errors import DataError, ImageError, ParameterError
-from dcmh.inputs import images
+from dcmh.inputs import encoders, images
 from dcmh.inputs.decoding import BATCH, OnError, decoded_batches, unreadable
+from dcmh.inputs.encoders import ImageEncoder
+from dcmh.inputs.images import Framing
 from dcmh.networks import efficientnet
 from dcmh.networks.hashing import PixelNetwork
 from dcmh.util import device as devices
@@ -57,8 +59,7 @@ def extract(
             missing.setdefault(key, row)
     if missing:
         known |= _compute(column, missing, network, weights, device, store, progress, on_error)
-    width = networks.features_of(network)
-    features = np.zeros((len(column), width), np.float32)
+    features = np.zeros((len(column), width_of(network)), np.float32)
     for row, key in enumerate(keys):
         if key is None:
             continue
@@ -83,8 +84,8 @@ def _compute(
     backbone = frozen(network, weights, target)
     computed: dict[bytes, NDArray[np.float32]] = {}
     key_of = {row: key for key, row in missing.items()}
-    done, batch, size = 0, batch_on(target), networks.size_of(network)
-    for rows, pixels in decoded_batches(column, list(missing.values()), batch=batch, size=size, on_error=on_error):
+    done, batch, framing = 0, batch_on(target), framing_of(network)
+    for rows, pixels in decoded_batches(column, list(missing.values()), batch=batch, size=framing, on_error=on_error):
         if len(pixels):
             values = run(backbone, pixels, target)
             entries = [(key_of[row], value) for row, value in zip(rows, values, strict=True)]
@@ -101,8 +102,25 @@ def batch_on(target: torch.device) -> int:
     return BATCH_ON_GPU if target.type == "cuda" else BATCH
 
 
-def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Module:
+def width_of(network: str) -> int:
+    """The number of features of an image network or encoder."""
+    return networks.features_of(network) if network in networks.BACKBONES else encoders.image_encoder(network).width
+
+
+def framing_of(network: str) -> Framing:
+    """How pictures become the pixels that enter an image network or encoder."""
+    if network in networks.BACKBONES:
+        return Framing(networks.size_of(network))
+    return encoders.image_encoder(network).framing
+
+
+def frozen(network: str, weights: Path | None, target: torch.device) -> nn.Module | ImageEncoder:
     """The image network for `run`: pre-trained, in evaluation mode, on the device."""
+    if network not in networks.BACKBONES:
+        encoder = encoders.image_encoder(network)
+        if hasattr(encoder, "to"):
+            encoder.to(target)
+        return encoder
     backbone, _ = networks.backbone(network, weights=weights)
     if isinstance(backbone, efficientnet.EfficientNetLite):
         if has_encoder(network, target):
@@ -116,12 +134,15 @@ def has_encoder(network: str, target: torch.device) -> bool:
     return network in networks.LITE and target.type == "cpu"
 
 
-def run(backbone: nn.Module, pixels: NDArray[np.uint8], target: torch.device) -> NDArray[np.float32]:
+def run(backbone: nn.Module | ImageEncoder, pixels: NDArray[np.uint8], target: torch.device) -> NDArray[np.float32]:
     """Features of decoded pictures (n, height, width, 3), uint8.
 
     On a CPU each core takes a few of them at a time. Everything is float32: bfloat16 is faster on CPUs that support it, but
     codes would then depend on the CPU, and 0.6 % of their bits change (benchmarks/encode.py). Nor is tf32 used on a GPU.
     """
+
+    if not isinstance(backbone, nn.Module):
+        return backbone.encode_images(pixels)
 
     @torch.inference_mode()
     def outputs(block: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -217,7 +238,8 @@ class FeatureStore(VectorStore):
     """The cache from content hash to features, one file for each network and its weights."""
 
     def __init__(self, network: str, weights: Path | None = None) -> None:
-        super().__init__("features", f"{network}-{_digests(network, weights)[0]}")
+        name = network.partition(":")[0] if network not in networks.BACKBONES else network
+        super().__init__("features", f"{name}-{_digests(network, weights)[0]}")
 
 
 def weights_digest(network: str, weights: Path | None) -> str:
@@ -227,6 +249,9 @@ def weights_digest(network: str, weights: Path | None) -> str:
 
 def _digests(network: str, weights: Path | None) -> tuple[str, str]:
     """A short hash of the weights file, for the name of the cache, and a long one."""
+    if network not in networks.BACKBONES:
+        sha256 = encoders.image_encoder(network).sha256
+        return sha256[:16], sha256
     path = weights or networks.imagenet_weights(network)
     if path is None:
         raise ParameterError(f"{network} needs its ImageNet weights. Give their file with --weights.")

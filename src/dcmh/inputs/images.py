@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ STRIP = 1 << 20  # pixels that are converted at a time, so that a large picture 
 
 Source = str | Path | bytes | NDArray[np.uint8] | Image.Image
 
+STRETCH = -1
+
 _ORIENTATION_TAG = 0x0112
 _EXIF_TAG, _TAKEN_TAGS, _DATE_TAG = 0x8769, (0x9003, 0x9004), 0x0132  # taken, digitised; the last change
 _SEGMENT = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")  # markers of a JPEG file that a length follows
@@ -48,6 +50,24 @@ _TURNS = {
 }
 
 
+class Framing(NamedTuple):
+    """How a picture of any shape becomes size x size pixels.
+
+    By default the central square is resampled to that size. Encoders that others trained have rules of their own:
+    `shorter` is the length to which the shorter side is resized, in whole pixels, before the centre is cropped, or STRETCH
+    to resize both sides to `size`. Files are then decoded at their full size, as those encoders' own libraries do.
+    """
+
+    size: int
+    shorter: int = 0
+    resample: int = Image.Resampling.BICUBIC
+
+    @classmethod
+    def of(cls, size: int | Framing) -> Framing:
+        """A framing, or the default one of a size."""
+        return size if isinstance(size, Framing) else cls(size)
+
+
 class Pictures(Protocol):
     """The part of a column of images that `unreadable` uses."""
 
@@ -58,24 +78,25 @@ class Pictures(Protocol):
         ...
 
 
-def decode(source: Source, size: int) -> NDArray[np.uint8]:
+def decode(source: Source, size: int | Framing) -> NDArray[np.uint8]:
     """The pixels of one picture, shape (size, size, 3), RGB.
 
     The picture is oriented by its EXIF data, transparency becomes white, the shorter side is resized to `size` (bicubic,
-    antialiased) and the centre is cropped. A picture of size x size pixels is returned unchanged.
+    antialiased) and the centre is cropped; a `Framing` says otherwise. A picture of size x size pixels is returned unchanged.
 
     Parameters
     ----------
     source : path, bytes of a file, PIL image, or uint8 array (height, width), (height, width, 3) or (height, width, 4)
     """
-    if size < 1:
-        raise ParameterError(f"size must be at least 1 pixel, not {size}.")
+    framing = Framing.of(size)
+    if framing.size < 1:
+        raise ParameterError(f"size must be at least 1 pixel, not {framing.size}.")
     if isinstance(source, np.ndarray):
-        if source.shape == (size, size, 3) and source.dtype == np.uint8:
+        if source.shape == (framing.size, framing.size, 3) and source.dtype == np.uint8:
             return source.copy()
-        return _fit(_to_rgb(_from_array(source)), size)
-    with _oriented(source, size) as picture:
-        return _fit(_to_rgb(picture), size)
+        return _framed(_to_rgb(_from_array(source)), framing)
+    with _oriented(source, None if framing.shorter else framing.size) as picture:
+        return _framed(_to_rgb(picture), framing)
 
 
 def thumbnail(source: Source, size: int) -> bytes:
@@ -202,12 +223,15 @@ def unreadable(
 
 
 @contextlib.contextmanager
-def _oriented(source: str | Path | bytes | Image.Image, size: int) -> Iterator[Image.Image]:
-    """The picture of a file, or a copy of a PIL image, upright; errors within the block become an ImageError."""
+def _oriented(source: str | Path | bytes | Image.Image, size: int | None) -> Iterator[Image.Image]:
+    """The picture of a file, or a copy of a PIL image, upright; errors within the block become an ImageError.
+
+    A JPEG file may be decoded at a lower resolution, from which it can still be reduced to `size`.
+    """
     try:
         with _open(source) as picture:
             # JPEG can be decoded at 1/2, 1/4 or 1/8: from twice the final size the result looks the same.
-            if picture.format in ("JPEG", "MPO"):
+            if size is not None and picture.format in ("JPEG", "MPO"):
                 picture.draft(None, (2 * size, 2 * size))
             picture.load()
             yield _orient(picture)
@@ -332,11 +356,20 @@ def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, picture.crop((0, top, picture.width, min(top + rows, picture.height)))
 
 
-def _fit(picture: Image.Image, size: int) -> NDArray[np.uint8]:
+def _framed(picture: Image.Image, framing: Framing) -> NDArray[np.uint8]:
+    size, shorter = framing.size, framing.shorter
+    resample = Image.Resampling(framing.resample)
     side = min(picture.size)
+    if shorter == STRETCH:
+        return np.array(picture.resize((size, size), resample), np.uint8)
+    if shorter:
+        width, height = (shorter if length == side else int(shorter * length / side) for length in picture.size)
+        x, y = (width - size) // 2, (height - size) // 2
+        # What lies outside of the picture, where it is smaller than the crop, is black.
+        return np.array(picture.resize((width, height), resample).crop((x, y, x + size, y + size)), np.uint8)
     left, top = (picture.width - side) / 2, (picture.height - side) / 2
     # Resampling only the central square equals resizing everything and then cropping, without the rounding.
-    square = picture.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    square = picture.resize((size, size), resample, box=(left, top, left + side, top + side))
     return np.array(square, np.uint8)
 
 

@@ -24,7 +24,8 @@ from dcmh.inputs import images
 START_SECONDS = 20.0
 BLOCK = 1 << 20  # bytes, also of a pipe where the system allows it
 
-_REQUEST = struct.Struct(">cIQ")  # what, size in pixels, bytes that follow
+_REQUEST = struct.Struct(">cIiIQ")  # what, the framing (size in pixels first), bytes that follow
+_UNFRAMED = images.Framing(0)
 _ANSWER = struct.Struct(">cQ")  # how it went, bytes that follow
 _DATA, _PATH, _INSPECT, _DECODE, _THUMBNAIL = b"b", b"p", b"i", b"d", b"t"
 _OK, _FAILED, _NO_MEMORY = b"+", b"-", b"m"
@@ -111,15 +112,18 @@ class SandboxedPicture:
         kind, _, pixels = self._process.ask(_INSPECT).decode().partition(" ")
         return kind, int(pixels)
 
-    def decode(self, size: int) -> NDArray[np.uint8]:
+    def decode(self, size: int | images.Framing) -> NDArray[np.uint8]:
         """The pixels, shape (size, size, 3). See `images.decode`."""
+        framing = images.Framing.of(size)
         if self._process is None:
-            return images.decode(self.source, size)
-        return np.frombuffer(self._process.ask(_DECODE, size), np.uint8).reshape(size, size, 3)
+            return images.decode(self.source, framing)
+        return np.frombuffer(self._process.ask(_DECODE, framing), np.uint8).reshape(framing.size, framing.size, 3)
 
     def thumbnail(self, size: int) -> bytes:
         """A small JPEG file. See `images.thumbnail`."""
-        return images.thumbnail(self.source, size) if self._process is None else self._process.ask(_THUMBNAIL, size)
+        if self._process is None:
+            return images.thumbnail(self.source, size)
+        return self._process.ask(_THUMBNAIL, images.Framing(size))
 
 
 class _Process:
@@ -150,11 +154,11 @@ class _Process:
     def load(self, source: bytes | Path) -> None:
         """Send the picture that the next requests are about."""
         data = source if isinstance(source, bytes) else os.fsencode(source)
-        self._send(_DATA if isinstance(source, bytes) else _PATH, 0, data)
+        self._send(_DATA if isinstance(source, bytes) else _PATH, data=data)
 
-    def ask(self, what: bytes, size: int = 0) -> bytes:
+    def ask(self, what: bytes, framing: images.Framing = _UNFRAMED) -> bytes:
         """The result of one step with the picture."""
-        self._send(what, size)
+        self._send(what, framing)
         return self._answer(self._seconds)
 
     def end(self) -> None:
@@ -165,8 +169,8 @@ class _Process:
             if pipe is not None:
                 pipe.close()
 
-    def _send(self, what: bytes, size: int, data: bytes = b"") -> None:
-        view = memoryview(_REQUEST.pack(what, size, len(data)) + data)
+    def _send(self, what: bytes, framing: images.Framing = _UNFRAMED, data: bytes = b"") -> None:
+        view = memoryview(_REQUEST.pack(what, *framing, len(data)) + data)
         try:
             while view:
                 view = view[os.write(self._input, view) :]
@@ -225,26 +229,28 @@ def work(seconds: float, megabytes: int) -> None:
     answers.flush()
     source: bytes | Path = b""
     while len(header := requests.read(_REQUEST.size)) == _REQUEST.size:
-        what, size, length = _REQUEST.unpack(header)
+        what, *framing, length = _REQUEST.unpack(header)
         data = requests.read(length)
         if what in (_DATA, _PATH):
             source = data if what == _DATA else Path(os.fsdecode(data))
             continue
         _limit_time(seconds)
         try:
-            _reply(answers, _OK, _result(source, what, size))
+            _reply(answers, _OK, _result(source, what, images.Framing(*framing)))
         except ImageError as error:
             _reply(answers, _FAILED, str(error).encode("utf-8", "replace"))
         except MemoryError:
             _reply(answers, _NO_MEMORY, b"")
 
 
-def _result(source: bytes | Path, what: bytes, size: int) -> bytes:
+def _result(source: bytes | Path, what: bytes, framing: images.Framing) -> bytes:
     try:
         if what == _INSPECT:
             kind, pixels = images.inspect(source)
             return f"{kind} {pixels}".encode()
-        return images.decode(source, size).tobytes() if what == _DECODE else images.thumbnail(source, size)
+        if what == _THUMBNAIL:
+            return images.thumbnail(source, framing.size)
+        return images.decode(source, framing).tobytes()
     except ImageError as error:
         cause = error.__cause__
         if isinstance(cause, MemoryError) or str(cause).endswith(_NO_MEMORY_MESSAGES):

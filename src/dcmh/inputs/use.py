@@ -76,7 +76,7 @@ class UseMultilingual:
         self._known: dict[int, NDArray[np.float32]] = {}  # piece to its row of `_of_pieces`
         self._of_word = functools.lru_cache(maxsize=1 << 16)(self._cut)
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors (n, 512) of some texts; the vector of a text does not depend on the others."""
         return self._forward([np.array([BEGIN, *self.pieces(text), END]) for text in texts])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from dcmh.data.columns import PICTURE_SIZE, Column, Images, Kind, Texts, Vectors
 from dcmh.data.values import as_column as values_as_column
 from dcmh.errors import DataError, ModelError, ModelMismatch
-from dcmh.inputs import sentences
-from dcmh.inputs.sentences import SentenceEncoder
+from dcmh.inputs import encoders, sentences
+from dcmh.inputs.encoders import TextEncoder
 from dcmh.util.cache import home
 from dcmh.util.text import BagOfWords
+
+if TYPE_CHECKING:
+    from dcmh.inputs.images import Framing
 
 
 class WordView:
@@ -36,13 +39,13 @@ class WordView:
         self._encoder = encoder  # a name, or the record of a model folder
 
     @property
-    def encoder(self) -> SentenceEncoder | None:
+    def encoder(self) -> TextEncoder | None:
         """The sentence encoder, loaded when it is first needed."""
         if self._encoder is None:
             return None
         if isinstance(self._encoder, str):
-            return sentences.open_encoder(self._encoder)
-        return sentences.from_record(self._encoder)
+            return encoders.text_encoder(self._encoder)
+        return encoders.text_encoder_from(self._encoder)
 
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
@@ -75,7 +78,7 @@ class WordView:
         self.bag.save(file)
         record = {"kind": self.kind, "view": "words", "words": len(self.bag), "digest": _digest(file)}
         encoder = self.encoder
-        return record if encoder is None else record | {"encoder": sentences.record(encoder)}
+        return record if encoder is None else record | {"encoder": encoders.record(encoder)}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
@@ -91,7 +94,7 @@ class SentenceView(WordView):
     """Texts as the vectors of a sentence encoder alone, without a vocabulary: shape (items, width of the encoder)."""
 
     def __init__(self, bag: BagOfWords | None = None, *, encoder: str | Mapping[str, Any] | None = None) -> None:
-        super().__init__(BagOfWords.of([]) if bag is None else bag, encoder=encoder or sentences.DEFAULT)
+        super().__init__(BagOfWords.of([]) if bag is None else bag, encoder=encoder or encoders.DEFAULT)
 
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
@@ -103,7 +106,7 @@ class SentenceView(WordView):
         return super().save(folder, modality) | {"view": "sentences"}
 
 
-def sentence_vectors(encoder: SentenceEncoder, texts: Sequence[str | None]) -> NDArray[np.float32]:
+def sentence_vectors(encoder: TextEncoder, texts: Sequence[str | None]) -> NDArray[np.float32]:
     """The vectors of texts (n, width); zeros for missing texts."""
     vectors = np.zeros((len(texts), encoder.width), np.float32)
     rows = [row for row, text in enumerate(texts) if text]
@@ -145,7 +148,7 @@ class VectorView:
 
 
 class FeatureView:
-    """Pictures as features of a frozen image network, shape (items, features), which are cached.
+    """Pictures as features of a frozen image network or encoder, shape (items, features), which are cached.
 
     A model records the digest of the network's weights, not the weights; other weights are an error.
     """
@@ -159,8 +162,10 @@ class FeatureView:
         weights: Path | None = None,
         device: str = "auto",
         digest: str | None = None,
+        encoder: Mapping[str, Any] | None = None,
     ) -> None:
         self.network = network
+        self._encoder = encoder  # the record of a model folder
         self.device = device
         self.digest = digest
         self._weights = weights
@@ -169,36 +174,42 @@ class FeatureView:
     @property
     def weights(self) -> Path | None:
         """The file of the weights; of a loaded model, found and compared with its digest on first use."""
-        if not self._verified:
+        if not self._verified and self._encoder is not None:
+            self.network = encoders.from_record(self._encoder).name
+        elif not self._verified:
             self._weights = _find_weights(self.network, self._weights, self.digest)
-            self._verified = True
+        self._verified = True
         return self._weights
 
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
+        from dcmh import networks
         from dcmh.inputs import features
 
         self.digest = features.weights_digest(self.network, self.weights)
+        if self.network not in networks.BACKBONES:
+            self.network = encoders.open_encoder(self.network).name
         return self
 
     def __call__(self, column: Column) -> NDArray[np.float32]:
         from dcmh.inputs import features
 
-        return features.extract(_images(column), self.network, weights=self.weights, device=self.device)
+        weights = self.weights  # of a loaded model: verified now
+        return features.extract(_images(column), self.network, weights=weights, device=self.device)
 
     @property
     def width(self) -> int:
         """The number of values per item."""
-        from dcmh import networks
+        from dcmh.inputs import features
 
-        return networks.features_of(self.network)
+        return features.width_of(self.network)
 
     @property
-    def size(self) -> int:
-        """The pixels that pictures have on each side when they enter the network."""
-        from dcmh import networks
+    def framing(self) -> Framing:
+        """How pictures become the pixels that enter the network."""
+        from dcmh.inputs import features
 
-        return networks.size_of(self.network)
+        return features.framing_of(self.network)
 
     def classifier(self) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
         """The network's ImageNet classifier on these features, weight (features, classes) and bias; None if it has none."""
@@ -213,16 +224,22 @@ class FeatureView:
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
         """Write its files to a model folder; returns the record for `load`."""
+        from dcmh import networks
+
         weights = None if self._weights is None else str(Path(self._weights).resolve())
         record = {"kind": self.kind, "view": "features", "network": self.network, "weights": weights}
-        return record | {"weights_digest": self.digest} | _size_record(self.size)
+        record |= {"weights_digest": self.digest} | _framing_record(self.framing)
+        if self.network in networks.BACKBONES:
+            return record
+        return record | {"encoder": encoders.record(encoders.open_encoder(self.network))}
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
         """Undo `save`."""
         weights = record.get("weights")
         path = None if weights is None else Path(weights)
-        return cls(record["network"], weights=path, digest=record.get("weights_digest"))
+        digest = record.get("weights_digest")
+        return cls(record["network"], weights=path, digest=digest, encoder=record.get("encoder"))
 
 
 def _find_weights(network: str, path: Path | None, digest: str | None) -> Path | None:
@@ -260,6 +277,13 @@ class PixelView:
     def __init__(self, size: int = PICTURE_SIZE) -> None:
         self.size = size
 
+    @property
+    def framing(self) -> Framing:
+        """How pictures become the pixels that enter the network."""
+        from dcmh.inputs.images import Framing
+
+        return Framing(self.size)
+
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
         return self
@@ -269,22 +293,25 @@ class PixelView:
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
         """Write its files to a model folder; returns the record for `load`."""
-        return {"kind": self.kind, "view": "pixels"} | _size_record(self.size)
+        return {"kind": self.kind, "view": "pixels"} | _framing_record(self.framing)
 
     @classmethod
     def load(cls, folder: Path, modality: str, record: dict[str, Any]) -> Self:
         """Undo `save`."""
-        return cls(recorded_size(record))
+        return cls(recorded_framing(record).size)
 
 
-def _size_record(size: int) -> dict[str, int]:
-    """The entry of the record for pictures that do not have the usual size."""
-    return {} if size == PICTURE_SIZE else {"size": size}
+def _framing_record(framing: Framing) -> dict[str, Any]:
+    """The entries of the record for pictures that do not have the usual size or framing."""
+    record: dict[str, Any] = {} if framing.size == PICTURE_SIZE else {"size": framing.size}
+    return record | {"framing": list(map(int, framing[1:]))} if framing.shorter else record
 
 
-def recorded_size(record: Mapping[str, Any]) -> int:
-    """The pixels on each side of the pictures that the view of a record takes."""
-    return int(record.get("size", PICTURE_SIZE))
+def recorded_framing(record: Mapping[str, Any]) -> Framing:
+    """How the view of a record takes pictures."""
+    from dcmh.inputs.images import Framing
+
+    return Framing(int(record.get("size", PICTURE_SIZE)), *record.get("framing", ()))
 
 
 View = WordView | VectorView | FeatureView | PixelView

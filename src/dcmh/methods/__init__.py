@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh.errors import ParameterError
+from dcmh.util import hub
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
-_HUB = "hf://"
 _NOT_METHODS = {"base", "estimator", "export", "fine", "folder", "starter"}
 
 
@@ -80,7 +80,7 @@ def load(folder: Path | str, *, method: type[Hasher] | None = None) -> Hasher:
     from dcmh.methods import folder as model_folder
     from dcmh.util.formats import readable
 
-    folder = _download(folder) if isinstance(folder, str) and folder.startswith(_HUB) else Path(folder)
+    folder = hub.download(folder) if isinstance(folder, str) and folder.startswith(hub.PREFIX) else Path(folder)
     record = model_folder.read_record(folder)
     if method is None and record["method"] not in available():
         raise ModelError(
@@ -90,24 +90,3 @@ def load(folder: Path | str, *, method: type[Hasher] | None = None) -> Hasher:
     what = "{path} is damaged or of another version ({reason})."
     with readable(folder, ModelError, what=what, hint="Train the model again."):
         return (method or get(record["method"])).from_folder(folder, record)
-
-
-def _download(address: str) -> Path:
-    """A model of the Hugging Face hub, in its cache on this machine."""
-    from dcmh.errors import MissingExtra, ModelError
-
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise MissingExtra(
-            "Models of the Hugging Face hub need huggingface_hub.", hint="Install: pip install huggingface_hub"
-        ) from error
-    name, _, revision = address.removeprefix(_HUB).strip("/").partition("@")
-    try:
-        return Path(huggingface_hub.snapshot_download(name, revision=revision or None))
-    except (OSError, ValueError) as error:  # no network, no such model, no permission, or a name that is not one
-        raise ModelError(
-            f"Cannot get {address}: {str(error).strip().partition(chr(10))[0]}",
-            which=address,
-            hint="Check the name and the network, or download the model and give its folder.",
-        ) from error

@@ -14,6 +14,7 @@ Matrix = NDArray[np.floating[Any]]
 
 # Directions along which the data spreads less than 1e-5 of the largest spread are rounding of float32 features.
 _TINY = 1e-10
+ITQ_ITERATIONS = 50
 
 
 def whitener(X: Matrix, ridge: float) -> Matrix:
@@ -122,3 +123,23 @@ def _ridge_path(X: Matrix, targets: Matrix, strengths: Matrix) -> Iterator[Matri
     scatter, right = X.T @ X, X.T @ targets
     for strength in strengths:
         yield np.linalg.solve(scatter + strength * np.eye(len(scatter)), right)
+
+
+def itq(z: NDArray[Any], bits: int, seed: int) -> NDArray[np.float32]:
+    """Directions (width, bits) whose signs lose little of z: iterative quantisation (Gong & Lazebnik, CVPR 2011).
+
+    B = sign(Z R);   R = U V' for the singular value decomposition Z'B = U s V';   repeated from a random rotation. Where
+    there are fewer dimensions than bits, the directions stay random.
+    """
+    random = np.random.default_rng(seed).standard_normal((max(z.shape[1], bits), bits))
+    rotation = np.linalg.qr(random)[0][: z.shape[1]]
+    for _ in range(ITQ_ITERATIONS if z.shape[1] >= bits else 0):
+        left, _, right = np.linalg.svd(z.T @ np.sign(z @ rotation), full_matrices=False)
+        rotation = left @ right
+    return np.asarray(rotation, np.float32)
+
+
+def principal_axes(x: NDArray[Any], count: int) -> NDArray[np.float32]:
+    """The first principal axes (width, count) of centred items x; all of them if there are fewer."""
+    values, axes = np.linalg.eigh((x.T @ x).astype(np.float64))
+    return np.asarray(axes[:, np.argsort(-values)[:count]], np.float32)

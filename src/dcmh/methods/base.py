@@ -21,7 +21,7 @@ from dcmh import __version__, codes
 from dcmh.data.columns import Column, Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, DivergedError, NotFittedError, ParameterError
-from dcmh.inputs import sentences
+from dcmh.inputs import encoders
 from dcmh.inputs.views import FeatureView, PixelView, VectorView, View, WordView, as_column, load_view
 from dcmh.methods import fine as fine_space
 from dcmh.methods import folder as model_folder
@@ -137,7 +137,7 @@ class Hasher(ABC):
         fine_inputs = {
             name: inputs[name] if view is self.views_[name] else view(train[name]) for name, view in views.items()
         }
-        name = encoder or getattr(self, "_text_encoder", None) or sentences.DEFAULT
+        name = encoder or getattr(self, "_text_encoder", None) or encoders.DEFAULT
         settings = getattr(self, "_fine_settings", fine_space.OWN)
         return fine_space.learn(train, views, fine_inputs, dimensions=dimensions, encoder=name, settings=settings)
 
@@ -268,6 +268,10 @@ class Hasher(ABC):
     def _needs_labels(self) -> bool:
         return self.uses_labels
 
+    def _learns_alone(self) -> bool:
+        """Whether it can learn from one modality alone."""
+        return False
+
     def _fitted(self) -> dict[str, View]:
         if not hasattr(self, "views_"):
             raise NotFittedError(
@@ -285,7 +289,7 @@ class Hasher(ABC):
         if not isinstance(train, Dataset):
             hint = " For a split, pass its .train." if hasattr(train, "train") else ""
             raise ParameterError(f"fit takes a Dataset, not a {type(train).__name__}.{hint}")
-        if len(train.modalities) < 2:
+        if len(train.modalities) < (1 if self._learns_alone() else 2):
             raise DataError(
                 f"Training needs at least two modalities; the data has only {train.modalities[0]!r}. Add another one."
             )

@@ -67,7 +67,7 @@ def write_onnx(model: Hasher, modality: str, file: Path) -> None:
     """Write the hash function of one modality. Its outputs are `outputs` (n, bits) and their signs, `codes`, int8.
 
     Pictures are pixels (n, 224, 224, 3), uint8, RGB: the shorter side resized, the centre cropped. Texts are the arrays
-    that `model.views_[modality]` makes of them; vectors are themselves.
+    that `model.views_[modality]` makes of them, and so are pictures that an encoder sees; vectors are themselves.
     """
     from dcmh.methods.dcmh import DCMH
 
@@ -108,9 +108,9 @@ def _network(model: Any, modality: str) -> tuple[Any, Any, str]:
 
     view, head = model.views_[modality], model.networks_[modality].cpu()
     backbone: nn.Module | None = None
-    if isinstance(view, FeatureView):
+    pixels = isinstance(view, PixelView) or (isinstance(view, FeatureView) and view.network in networks.BACKBONES)
+    if pixels and isinstance(view, FeatureView):
         backbone = networks.backbone(view.network, weights=view.weights)[0]
-    pixels = isinstance(view, FeatureView | PixelView)
 
     class Codes(nn.Module):
         def __init__(self) -> None:

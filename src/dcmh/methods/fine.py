@@ -13,6 +13,11 @@ the vectors of its label names, weighted by rarity, each less the texts' mean c 
 An ImageNet network also knows the names of a thousand classes. With p its probabilities at temperature TEMPERATURE and C the
 class names' vectors less their mean, k = unit(p C V) joins the regression's inputs, and adds to its output:
 z = unit(unit([x, INPUT k] W V) + CLASSES k). That covers what the training texts never name.
+
+Where one encoder sees pictures and reads texts, both are in one space already, and nothing is regressed: z = unit((x - m) V)
+with m the mean of the pictures' vectors, and V from the centred vectors of both.
+
+Vectors of one modality alone have a space of their own: z = unit(x V), whose inner products are nearly the cosines of x.
 """
 
 from __future__ import annotations
@@ -28,15 +33,17 @@ from numpy.typing import NDArray
 from dcmh.data.columns import Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import ModelError, ParameterError
-from dcmh.inputs import sentences
-from dcmh.inputs.sentences import SentenceEncoder
+from dcmh.inputs import encoders, sentences
+from dcmh.inputs.encoders import TextEncoder
 from dcmh.inputs.views import FeatureView, VectorView, View, WordView, sentence_vectors
+from dcmh.methods._solvers import principal_axes
 from dcmh.util.blas import product
 
 DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
 DEFAULT = 128
 PREFIX = "fine:"  # of its arrays in the weights of a model
 TEMPERATURE = 2.0
+ROOM = 1.2  # how far vectors may lie outside of those learned from before they are clipped
 
 Matrix = NDArray[np.float32]
 
@@ -71,9 +78,10 @@ class FineSpace:
         self._classifier: tuple[Matrix, Matrix] | None = None
 
     @property
-    def encoder(self) -> SentenceEncoder:
-        """The sentence encoder, loaded when it is first needed."""
-        return sentences.from_record(self.record["encoder"])
+    def encoder(self) -> TextEncoder | None:
+        """The sentence encoder, loaded when it is first needed; None for a space of vectors alone."""
+        kept = self.record["encoder"]
+        return None if kept is None else encoders.text_encoder_from(kept)
 
     @property
     def modalities(self) -> list[str]:
@@ -82,7 +90,9 @@ class FineSpace:
 
     def of_texts(self, texts: list[str]) -> Matrix:
         """Unit vectors (n, dimensions) of some texts."""
-        return self.of_sentences(sentences.encode(self.encoder, texts))
+        encoder = self.encoder
+        assert encoder is not None  # such a model has no modality that takes texts
+        return self.of_sentences(sentences.encode(encoder, texts))
 
     def of_sentences(self, vectors: Matrix) -> Matrix:
         """Unit vectors (n, dimensions) of some texts, from their sentence vectors."""
@@ -144,22 +154,31 @@ def learn(
     inputs: Mapping[str, Any],
     *,
     dimensions: int = DEFAULT,
-    encoder: str = sentences.DEFAULT,
+    encoder: str = encoders.DEFAULT,
     settings: Settings = OWN,
 ) -> FineSpace | None:
     """The fine space of some training items; None if there are neither texts nor label names to learn from."""
     check_dimensions(dimensions)
     texts = [name for name, column in train.columns.items() if isinstance(column, Texts)]
     named = train.labels is not None and train.label_names is not None and train.labels.shape[1] > 1
+    if dimensions and len(views) == 1 and isinstance(next(iter(views.values())), VectorView):
+        return _of_vectors(next(iter(views)), inputs, dimensions)
     if not dimensions or not (texts or named):
         return None
-    opened = sentences.open_encoder(encoder)
+    opened = encoders.text_encoder(encoder)
     target, rows, centre = _targets(train, texts, opened, settings.labels)
     regressed = {name: view for name, view in views.items() if isinstance(view, FeatureView | VectorView)}
     stacked, standardised = [], {}
+    seen = {name: view.network for name, view in views.items() if isinstance(view, FeatureView)}
+    shared = [name for name, network in seen.items() if network == opened.name]
+    for name in shared:
+        observed = train.observed(name)
+        mean = inputs[name][observed].mean(0)
+        standardised[name] = (inputs[name] - mean, mean, np.ones_like(mean), observed)
+        stacked += [_unit(standardised[name][0][observed]), target[rows]]
     for name in regressed:
         observed = rows & train.observed(name)
-        if np.count_nonzero(observed) >= 2:
+        if name not in shared and np.count_nonzero(observed) >= 2:
             mean, scale = _standards(inputs[name][observed])
             standardised[name] = ((inputs[name] - mean) * scale, mean, scale, observed)
             regression = _regression(standardised[name][0][observed], target[observed], settings.ridge)
@@ -172,6 +191,11 @@ def learn(
     classes = None
     for name, (x, mean, scale, observed) in standardised.items():
         view, x = views[name], x[observed]
+        if name in shared:
+            arrays |= {f"{name}.mean": mean, f"{name}.scale": scale, f"{name}.weight": basis}
+            arrays[f"{name}.bias"] = np.zeros(basis.shape[1], np.float32)
+            vectors.append(_unit(x @ basis))
+            continue
         k: Matrix | None = None
         if isinstance(view, FeatureView) and (classifier := view.classifier()) is not None:
             classes = _class_names(opened) @ basis if classes is None else classes
@@ -187,15 +211,27 @@ def learn(
     arrays["step"] = np.maximum(np.abs(np.concatenate(vectors)).max(0) / 127, 1e-6)
     record = {
         "dimensions": basis.shape[1],
-        "encoder": sentences.record(opened),
+        "encoder": encoders.record(opened),
         "modalities": [name for name in views if name in standardised or isinstance(views[name], WordView)],
         "settings": {"input": settings.input, "classes": settings.classes},
     }
     return FineSpace(record, {name: np.asarray(value, np.float32) for name, value in arrays.items()})
 
 
+def _of_vectors(name: str, inputs: Mapping[str, Any], dimensions: int) -> FineSpace:
+    """The space of the vectors of one modality."""
+    x = _unit(inputs[name])
+    basis = principal_axes(x, dimensions)
+    width, dimensions = basis.shape
+    arrays = {f"{name}.mean": np.zeros(width), f"{name}.scale": np.ones(width), f"{name}.weight": basis}
+    arrays |= {f"{name}.bias": np.zeros(dimensions), "basis": basis, "centre": np.zeros(width)}
+    arrays["step"] = np.maximum(ROOM * np.abs(_unit(x @ basis)).max(0) / 127, 1e-6)
+    record: dict[str, Any] = {"dimensions": dimensions, "encoder": None, "modalities": [name], "settings": {}}
+    return FineSpace(record, {key: np.asarray(value, np.float32) for key, value in arrays.items()})
+
+
 def _targets(
-    train: Dataset, texts: list[str], encoder: SentenceEncoder, labels: float
+    train: Dataset, texts: list[str], encoder: TextEncoder, labels: float
 ) -> tuple[Matrix, NDArray[np.bool_], Matrix]:
     """t (n, width), which items have one, and c."""
     spoken = [sentence_vectors(encoder, _texts_of(train, name)) for name in texts]
@@ -246,7 +282,7 @@ def _regression(x: Matrix, target: Matrix, ridge: float) -> tuple[Matrix, Matrix
     return weight, -centre @ weight, x @ weight
 
 
-def _class_names(encoder: SentenceEncoder) -> Matrix:
+def _class_names(encoder: TextEncoder) -> Matrix:
     """C: the vectors of ImageNet's class names (1000, width), less their mean."""
     listed = (files("dcmh.networks") / "imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
     vectors = sentences.encode(encoder, listed)

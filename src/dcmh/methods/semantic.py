@@ -1,9 +1,7 @@
 """Semantic: regression to a sentence space, then ITQ (Gong & Lazebnik, CVPR 2011).
 
 The fine space of `dcmh.methods.fine` already holds both sides, pictures by regression and texts by their sentence vectors. Its
-vectors z are rotated so that their signs lose as little as possible, over the training pictures:
-
-    B = sign(Z R);   R = U V' for the singular value decomposition Z'B = U s V';   repeated from a random rotation
+vectors z are rotated so that their signs lose as little as possible, over the training pictures (`_solvers.itq`).
 
 It needs no labels, no vocabulary and no training of networks; the starter model is made with it.
 """
@@ -17,12 +15,11 @@ from numpy.typing import NDArray
 
 from dcmh.data.columns import Kind
 from dcmh.errors import DataError
-from dcmh.inputs import sentences
-from dcmh.inputs.views import SentenceView, View, WordView
+from dcmh.inputs import encoders
+from dcmh.inputs.views import FeatureView, SentenceView, View, WordView
 from dcmh.methods import fine as fine_space
+from dcmh.methods._solvers import itq
 from dcmh.methods.base import Arrays, Hasher
-
-ITERATIONS = 50
 
 
 class Semantic(Hasher):
@@ -32,6 +29,9 @@ class Semantic(Hasher):
     ----------
     text_encoder
         "use-multilingual", "minilm", or a folder with model.onnx and tokenizer.json.
+    encoder
+        An encoder of `dcmh.inputs.encoders` that pictures, texts or both are seen with instead, such as
+        "transformers:FOLDER". If it takes both, nothing but the rotation is learned.
     general
         Learn for collections other than the training set: rely less on it, and more on the image network's own classes.
     """
@@ -41,22 +41,34 @@ class Semantic(Hasher):
     needs_fine: ClassVar[bool] = True
 
     def __init__(
-        self, bits: int = 64, *, text_encoder: str = sentences.DEFAULT, general: bool = False, seed: int = 0
+        self,
+        bits: int = 64,
+        *,
+        text_encoder: str = encoders.DEFAULT,
+        encoder: str | None = None,
+        general: bool = False,
+        seed: int = 0,
     ) -> None:
         super().__init__(bits, seed=seed)
         self.text_encoder = text_encoder
+        self.encoder = encoder
         self.general = general
 
     @property
     def _text_encoder(self) -> str:
-        return self.text_encoder
+        reads = self.encoder is not None and encoders.reads(encoders.open_encoder(self.encoder))
+        return self.encoder if reads and self.encoder is not None else self.text_encoder
 
     @property
     def _fine_settings(self) -> fine_space.Settings:
         return fine_space.GENERAL if self.general else fine_space.OWN
 
     def _view(self, kind: Kind) -> View:
-        return SentenceView(encoder=self.text_encoder) if kind == "text" else super()._view(kind)
+        if kind == "text":
+            return SentenceView(encoder=self._text_encoder)
+        if kind == "image" and self.encoder is not None and encoders.sees(encoders.open_encoder(self.encoder)):
+            return FeatureView(self.encoder)
+        return super()._view(kind)
 
     def _fit(
         self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
@@ -68,12 +80,7 @@ class Semantic(Hasher):
         names = [name for name in inputs if name in self.fine_.modalities]
         others = [name for name in names if not isinstance(self.views_[name], WordView)] or names
         z = np.concatenate([self._fine(name, inputs[name][observed[name]]) for name in others])
-        random = np.random.default_rng(self.seed).standard_normal((max(z.shape[1], self.bits), self.bits))
-        rotation = np.linalg.qr(random)[0][: z.shape[1]]
-        for _ in range(ITERATIONS if z.shape[1] >= self.bits else 0):  # fewer dimensions than bits: random directions
-            left, _, right = np.linalg.svd(z.T @ np.sign(z @ rotation), full_matrices=False)
-            rotation = left @ right
-        self.rotation_ = rotation.astype(np.float32)
+        self.rotation_ = itq(z, self.bits, self.seed)
 
     def _fine(self, modality: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         assert self.fine_ is not None

@@ -143,6 +143,12 @@ class HashMLP(nn.Module):
         self.last.weight.mul_(gain[:, None])
         self.last.bias.sub_(mean).mul_(gain)
 
+    @torch.no_grad()
+    def turn_to(self, directions: Tensor) -> None:
+        """Without a hidden layer: let the outputs be the projections of centred inputs on directions (inputs, bits)."""
+        self.last.weight.copy_((directions / self.scale.clamp(min=1e-12)[:, None]).T)
+        self.last.bias.zero_()
+
     def forward(self, x: Tensor) -> Tensor:
         if self.words < x.shape[1]:
             x = (x - self.shift) * self.scale

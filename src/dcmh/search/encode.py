@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dcmh import codes
 from dcmh.data.columns import PICTURE_SIZE, Column, Images
 from dcmh.errors import ImageError, ModelMismatch
-from dcmh.inputs.views import FeatureView, PixelView, recorded_size
+from dcmh.inputs.views import FeatureView, PixelView, recorded_framing
 from dcmh.methods import fine as fine_space
 from dcmh.methods import folder as model_folder
 from dcmh.methods.fine import FineSpace
@@ -28,6 +28,7 @@ from dcmh.util.checksums import BlockSums
 if TYPE_CHECKING:
     from dcmh.data.dataset import Dataset
     from dcmh.inputs.decoding import PendingBatch
+    from dcmh.inputs.images import Framing
     from dcmh.methods.base import Hasher
 
 Packed = NDArray[np.uint8]
@@ -85,9 +86,9 @@ class Encoders:
         return "image" if "image" in names else names[0] if names else None
 
     @property
-    def picture_size(self) -> int:
-        """The pixels that a query picture has on each side when it enters the image network."""
-        return PICTURE_SIZE if self.picture is None else recorded_size(self.record["modalities"][self.picture])
+    def framing(self) -> Framing:
+        """How a query picture becomes the pixels that enter the image network."""
+        return recorded_framing({} if self.picture is None else self.record["modalities"][self.picture])
 
     @property
     def model(self) -> Hasher:
@@ -218,12 +219,12 @@ class PictureEncoder:
         view = model.views_[modality]
         self._view = view if isinstance(view, FeatureView) else None
         self._fine_view = self._view or model.fine_view(modality)
-        self._store = FeatureStore(view.network, view.weights) if isinstance(view, FeatureView) else None
+        weights = view.weights if isinstance(view, FeatureView) else None  # verified now
+        self._store = FeatureStore(view.network, weights) if isinstance(view, FeatureView) else None
         self._signatures = SignatureStore()
         self._caches = BackgroundWriter()
         self._backbone: Any = None
-        self._size = view.size if isinstance(view, FeatureView | PixelView) else PICTURE_SIZE
-        self._decoder = Decoder(self._size)
+        self._decoder = Decoder(view.framing if isinstance(view, FeatureView | PixelView) else PICTURE_SIZE)
         self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -309,7 +310,7 @@ class PictureEncoder:
         """Outputs (bits,) and fine vector of one picture, without the feature cache."""
         from dcmh.inputs import images
 
-        encoded = self._of_pixels(images.decode(source, self._size)[None])[0]
+        encoded = self._of_pixels(images.decode(source, self._decoder.framing)[None])[0]
         return encoded.outputs, encoded.fine
 
     def remember(self, content: bytes, pixels: NDArray[np.uint8]) -> None:
@@ -325,7 +326,7 @@ class PictureEncoder:
             return []
         contents = [prepared.contents[row] for row in good]
         fresh = [content for content in contents if content not in prepared.known]
-        if len(pixels):
+        if len(pixels) and not self._decoder.framing.shorter:
             self._caches.put(self._signatures, list(zip(fresh, signatures.compute(pixels), strict=True)))
         if self._store is None:
             return self._of_pixels(pixels)
@@ -357,7 +358,8 @@ class PictureEncoder:
         target = devices.resolve(view.device)
         with self._lock:
             if self._backbone is None:
-                self._backbone = features.frozen(view.network, view.weights, target)
+                weights = view.weights  # verified now
+                self._backbone = features.frozen(view.network, weights, target)
         return features.run(self._backbone, pixels, target)
 
 
@@ -369,9 +371,9 @@ def _rows(outputs: NDArray[Any], fine: NDArray[np.float32] | None) -> list[Encod
 
 def fine_texts(fine: FineSpace | None, texts: Sequence[str | None]) -> list[NDArray[np.float32] | None]:
     """The fine vector of each text; None if it is missing, or the encoder cannot read any of it."""
-    if fine is None:
+    encoder = None if fine is None else fine.encoder
+    if fine is None or encoder is None:
         return [None] * len(texts)
-    encoder = fine.encoder
     known = [text if text is not None and encoder.knows(text) else None for text in texts]
     spoken = [text for text in known if text is not None]
     vectors = iter(fine.of_texts(spoken) if spoken else ())

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.errors import ModelError
-from dcmh.inputs import sentences
-from dcmh.inputs.sentences import SentenceEncoder
+from dcmh.inputs import encoders, sentences
 from dcmh.inputs.views import WordView
 from dcmh.methods import folder as model_folder
 from dcmh.util.arrays import map_arrays
@@ -32,7 +31,7 @@ class TextEncoder(Protocol):
     """What turns texts into packed codes, and the vocabulary it knows."""
 
     bag: BagOfWords
-    encoder: SentenceEncoder | None
+    encoder: encoders.TextEncoder | None
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.uint8]: ...
 
@@ -46,7 +45,7 @@ class WordEncoder:
         folder = Path(folder)
         self.bag = BagOfWords.load(folder / f"{modality}.vocabulary.txt")
         kept = model_folder.read_record(folder)["modalities"][modality].get("encoder")
-        self.encoder = None if kept is None else sentences.from_record(kept)
+        self.encoder = None if kept is None else encoders.text_encoder_from(kept)
         width = len(self.bag) + (0 if self.encoder is None else self.encoder.width)
         self._blocks = BlockSums.of(folder / model_folder.WEIGHTS)
         arrays = map_arrays(folder / model_folder.WEIGHTS, self._blocks)

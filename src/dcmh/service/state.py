@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import DCMHError, ImageError, ModelError, QueryError
 from dcmh.index import scan
+from dcmh.inputs.images import Framing
 from dcmh.inputs.sandbox import Sandbox, SandboxedPicture
 from dcmh.methods import folder as model_folder
 from dcmh.search import SearchIndex
@@ -312,16 +313,16 @@ class Service:
             _, count = uploads.inspect_image(picture, self.settings)
             if opened.index.encoders.picture is None:
                 raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
-            pixels = self.decode(picture, count, opened.index.encoders.picture_size)
+            pixels = self.decode(picture, count, opened.index.encoders.framing)
         self.load_image_network(opened)
         query, request = opened.index.ask(image=pixels)
         return query, request.modality
 
-    def decode(self, picture: SandboxedPicture, count: int, size: int) -> NDArray[np.uint8]:
+    def decode(self, picture: SandboxedPicture, count: int, framing: Framing) -> NDArray[np.uint8]:
         """The pixels of a client's picture as the network takes them. Large ones, by their count, one at a time."""
         with self._large if count > LARGE_PIXELS else contextlib.nullcontext():
             try:
-                return picture.decode(size)
+                return picture.decode(framing)
             except ImageError as error:
                 raise uploads.damaged(error) from error
 

@@ -1,4 +1,4 @@
-"""Memory-mapped arrays of safetensors files, without torch."""
+"""Arrays without torch: memory-mapped ones of safetensors files, and vectors at unit length."""
 
 from __future__ import annotations
 
@@ -43,3 +43,9 @@ def map_arrays(path: Path, blocks: BlockSums | None = None) -> dict[str, NDArray
             dtype, shape = _TYPES[entry["dtype"]], tuple(entry["shape"])
             arrays[name] = np.asarray(np.memmap(path, dtype, "r", 8 + length + start, shape))
     return arrays
+
+
+def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    """Vectors (n, width) at unit length; zeros stay zeros."""
+    lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
+    return np.asarray(vectors / np.maximum(lengths, 1e-6), np.float32)

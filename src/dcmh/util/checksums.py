@@ -16,7 +16,7 @@ import json
 import mmap
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -242,3 +242,11 @@ class BlockSums:
             if zlib.crc32(self._data[block * BLOCK : (block + 1) * BLOCK].data) != self._sums[block]:
                 raise mismatch(self.path)
         self._unchecked[blocks] = False
+
+
+def sha256_of(files: Iterable[Path]) -> str:
+    """The SHA-256 of some files together, by name and content, in any order."""
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda file: file.name):
+        digest.update(f"{file.name} {sha256(file)}\n".encode())
+    return digest.hexdigest()

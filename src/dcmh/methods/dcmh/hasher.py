@@ -23,7 +23,7 @@ from dcmh import __version__, networks
 from dcmh.data.columns import Kind
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, DivergedError, ParameterError, StorageError, TrainingStopped
-from dcmh.inputs import sentences
+from dcmh.inputs import encoders
 from dcmh.inputs.features import outputs_of
 from dcmh.inputs.views import FeatureView, PixelView, View, WordView
 from dcmh.methods import fine as fine_space
@@ -75,11 +75,14 @@ class DCMH(Hasher):
         "bfloat16" (in image networks; tf32 elsewhere), "tf32", "float32" or "float64". Default: the first on a GPU, float32
         on a CPU.
     similarity
-        What makes two items similar: "labels", "folders", "tags", "labels+tags", "pairs:FILE" or "pairing"; see
-        `dcmh.methods.dcmh.similarity`.
+        What makes two items similar: "labels", "folders", "tags", "labels+tags", "pairs:FILE", "pairing" or "neighbours";
+        see `dcmh.methods.dcmh.similarity`. One modality is enough where it relates items within one.
     text_encoder
         What texts are seen with, beside a bag of their words: "use-multilingual", "minilm", a folder with model.onnx and
         tokenizer.json, or "none". Default: the first; none for the paper's recipe.
+    encoder
+        An encoder of `dcmh.inputs.encoders` that pictures, texts or both are seen with, in place of `network` and
+        `text_encoder`: "transformers:FOLDER", "onnx:FOLDER", or the name of another one.
     """
 
     _similarity: tuple[str, Dataset, Similarity] | None = None  # setting, items and their S, until `fit` has used it
@@ -108,6 +111,7 @@ class DCMH(Hasher):
         precision: str = "auto",
         similarity: str = "labels",
         text_encoder: str = "auto",
+        encoder: str | None = None,
     ) -> None:
         super().__init__(bits, seed=seed)
         if recipe not in ("stable", "paper"):
@@ -120,6 +124,8 @@ class DCMH(Hasher):
             raise ParameterError("quality='best' has its own fine-tuning. Leave out recipe='paper' and finetune.")
         if network != "auto" and network not in networks.BACKBONES:
             raise ParameterError(f"No image network {network!r}. Available: {', '.join(networks.BACKBONES)}.")
+        if encoder is not None and (recipe == "paper" or finetune or quality == "best"):
+            raise ParameterError("An encoder is not trained. Leave out recipe='paper', finetune and quality='best'.")
         if precision not in devices.PRECISIONS:
             raise ParameterError(f"precision must be one of {', '.join(devices.PRECISIONS)}, not {precision!r}.")
         for name, value in (("gamma", gamma), ("eta", eta), ("learning_rate", learning_rate)):
@@ -154,6 +160,7 @@ class DCMH(Hasher):
         self.precision = precision
         self.similarity = similarities.check(similarity)
         self.text_encoder = text_encoder
+        self.encoder = encoder
 
     def fit(
         self,
@@ -217,6 +224,9 @@ class DCMH(Hasher):
     def _needs_labels(self) -> bool:
         return similarities.kind_of(self.similarity) in ("labels", "labels+tags")
 
+    def _learns_alone(self) -> bool:
+        return similarities.kind_of(self.similarity) not in ("pairs", "pairing")  # what only relates modalities
+
     # -- learning -------------------------------------------------------------------------------------------------
 
     def _fit(
@@ -269,7 +279,13 @@ class DCMH(Hasher):
         by_labels = self.quality == "best" and pixels
         prefixes = nested_lengths(self.bits) if self.nested else ()
         weights = self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout
-        return Stable(*weights, finetune=pixels and not by_labels, tune_by_labels=by_labels, prefixes=prefixes)
+        return Stable(
+            *weights,
+            finetune=pixels and not by_labels,
+            tune_by_labels=by_labels,
+            start_rotated=similarities.kind_of(self.similarity) == "neighbours",
+            prefixes=prefixes,
+        )
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
         if isinstance(view, PixelView):
@@ -327,13 +343,17 @@ class DCMH(Hasher):
     @property
     def _text_encoder(self) -> str | None:
         """The name of the sentence encoder of texts; None for the bag of words alone."""
+        if self.encoder is not None and encoders.reads(encoders.open_encoder(self.encoder)):
+            return self.encoder
         if self.text_encoder == "auto":
-            return None if self.recipe == "paper" else sentences.DEFAULT
+            return None if self.recipe == "paper" else encoders.DEFAULT
         return None if self.text_encoder == "none" else self.text_encoder
 
     @property
     def _image_network(self) -> str:
         """The name of the image network."""
+        if self.encoder is not None and encoders.sees(encoders.open_encoder(self.encoder)):
+            return self.encoder
         return QUALITIES[self.quality] if self.network == "auto" else self.network
 
     @property

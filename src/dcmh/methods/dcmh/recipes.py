@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dcmh import networks
+from dcmh.methods._solvers import itq, principal_axes
 from dcmh.methods.dcmh import objective
 from dcmh.methods.dcmh.gpu import Pixels, rate_on_gpu
 from dcmh.methods.dcmh.likelihood import PAPER, Form, batch_likelihood
@@ -140,6 +141,7 @@ class Stable:
     dropout: float
     finetune: bool = False
     tune_by_labels: bool = False  # the image network, before the hash layers; then it stays frozen
+    start_rotated: bool = False  # a network without a hidden layer starts at the solution of ITQ, for neighbours
     prefixes: tuple[int, ...] = ()  # lengths at which the first bits of a code are a code of their own
 
     QUANTISATION: ClassVar[float] = 0.3
@@ -178,7 +180,7 @@ class Stable:
             likelihood = likelihood + batch_likelihood(outputs, G, S, batch, form=form, observed=observed)
             pairs += len(batch) * len(other.rows)
         likelihood = likelihood / pairs
-        if self.INTRA_MODAL and S.within and bits == self.bits:
+        if self.INTRA_MODAL and S.within and bits == self.bits and side not in others:
             total = batch_likelihood(outputs, side.outputs, S, batch, form=form, observed=side.observed)
             likelihood = likelihood + self.INTRA_MODAL * (total / (len(batch) * len(side.rows)))
         quantisation = objective.quantisation(run.B[batch, :bits], outputs) / outputs.numel()
@@ -236,6 +238,10 @@ class Stable:
         features = inputs[rows]
         if head.words < features.shape[1]:
             head.standardise(features)
+        if self.start_rotated and not self.hidden:
+            x = (features - head.shift).cpu().numpy()
+            axes = principal_axes(x, self.bits)
+            head.turn_to(torch.from_numpy(axes @ itq(x @ axes, self.bits, 0)).to(features))
         head.start_at(features, (2 / (self.scale * self.bits**0.5)) ** 0.5)
         outputs: Tensor = head.train()(features)
         return outputs

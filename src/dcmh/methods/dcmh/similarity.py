@@ -6,6 +6,7 @@ tags           they share words that are rare enough together; tags:NAME takes t
 labels+tags    they share a label, and the more so if they share such words; labels+tags:NAME likewise
 pairs:FILE     the file says so; a pair that it does not name is unknown, and counts for nothing
 pairing        they are the same item: only what belongs together in two modalities is similar
+neighbours     their vectors are near: neighbours:NAME takes those of the modality NAME, neighbours the first ones
 
 With pairs and with the pairing, few pairs are similar and would drown among the others: they get half of the weight (`W`).
 """
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from dcmh.data.columns import Texts
+from dcmh.data.columns import Texts, Vectors
 from dcmh.data.dataset import Dataset
 from dcmh.data.labels import labels_from_folders
 from dcmh.errors import DataError, ParameterError
@@ -36,10 +37,12 @@ from dcmh.methods.dcmh import objective
 from dcmh.util.formats import parse_json
 from dcmh.util.text import BagOfWords
 
-KINDS = ("labels", "folders", "tags", "labels+tags", "pairs", "pairing")
+KINDS = ("labels", "folders", "tags", "labels+tags", "pairs", "pairing", "neighbours")
 RARE = 0.05  # shared words must be as rare together as one word that this share of the items has
 TAG_WEIGHT = 0.2  # of tags beside labels: S = 1 with both, 1 - TAG_WEIGHT with labels alone, TAG_WEIGHT with tags alone
 SIMILAR_WEIGHT = 0.5  # share of the total weight that listed similar pairs get at least
+NEAR = 0.01  # share of the items that are the neighbours of one
+MIN_NEIGHBOURS = 10
 _YES, _NO = ("1", "true", "yes", "similar", "+1"), ("0", "false", "no", "dissimilar", "-1")
 
 
@@ -69,10 +72,11 @@ class Similarity(ABC):
 def check(spec: str) -> str:
     """Return the setting, or refuse one that is not known."""
     kind, colon, rest = spec.partition(":")
-    if kind not in KINDS or (colon and not rest) or (colon and kind not in ("tags", "labels+tags", "pairs")):
+    named = ("tags", "labels+tags", "pairs", "neighbours")
+    if kind not in KINDS or (colon and not rest) or (colon and kind not in named):
         raise ParameterError(
             f"similarity {spec!r} is not known. Choose labels, folders, tags, tags:MODALITY, labels+tags, "
-            "labels+tags:MODALITY, pairs:FILE or pairing."
+            "labels+tags:MODALITY, pairs:FILE, pairing, neighbours or neighbours:MODALITY."
         )
     if kind == "pairs" and not rest:
         raise ParameterError("similarity 'pairs' needs a file: pairs:FILE, with two ids and 1 or 0 per line.")
@@ -106,6 +110,8 @@ def build(spec: str, train: Dataset) -> Similarity:
         return SharedTags.of(train, rest)
     if kind == "labels+tags":
         return LabelsAndTags(build("labels", train), SharedTags.of(train, rest))
+    if kind == "neighbours":
+        return Neighbours.nearest(train, rest)
     return ListedPairs.of(train, Path(rest)) if kind == "pairs" else ListedPairs.alone(len(train))
 
 
@@ -310,6 +316,47 @@ class ListedPairs(Similarity):
         filled = self.similar.new_full((len(batch), stop - start), unlisted)
         filled[rows[inside], columns[inside] - start] = values[entries[inside]].to(filled.dtype)
         return filled
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours(ListedPairs):
+    """S = 1 where one of two points is among the nearest of the other by the cosine of their vectors, and for a point itself.
+
+    All pairs weigh the same: with more weight on the similar ones, codes keep fewer neighbours.
+    """
+
+    within: ClassVar[bool] = True
+
+    @classmethod
+    def nearest(cls, train: Dataset, modality: str) -> Self:
+        """From the vectors of a modality; "" takes the first one there is."""
+        names = [name for name, column in train.columns.items() if isinstance(column, Vectors)]
+        if not names:
+            raise DataError(
+                "Similarity from neighbours needs vectors, and the data has none.", hint="Choose another similarity."
+            )
+        modality = modality or names[0]
+        if modality not in names:
+            raise DataError(
+                f"There are no vectors {modality!r} to take neighbours from. There are: {', '.join(names)}."
+            )
+        column = train[modality]
+        assert isinstance(column, Vectors)
+        items, rows = len(train), torch.from_numpy(np.flatnonzero(column.observed))
+        vectors = torch.nn.functional.normalize(torch.from_numpy(np.asarray(column.values, np.float32))[rows])
+        count = min(max(MIN_NEIGHBOURS, round(NEAR * len(rows))) + 1, len(rows))  # each is its own neighbour
+        near = torch.cat([(block @ vectors.T).topk(count).indices for block in vectors.split(1024)])
+        first, second = rows.repeat_interleave(count), rows[near.flatten()]
+        alone = torch.arange(items)
+        pairs = torch.cat([first * items + second, second * items + first, alone * items + alone]).unique()
+        starts = torch.searchsorted(pairs, torch.arange(items + 1) * items)
+        source = (
+            f"the vectors of {modality!r}: two items are similar if one is among the nearest {count - 1:,} of the other"
+        )
+        return cls(pairs % items, torch.ones(len(pairs)), starts, True, source)
+
+    def W(self, S: Tensor, batch: Tensor, start: int, stop: int) -> Tensor | None:
+        return None
 
 
 def _entries(starts: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:

@@ -115,8 +115,8 @@ class Run:
         self.gamma_share = self.B.new_ones(())
 
     def others(self, side: Side) -> list[Side]:
-        """All modalities but this one."""
-        return [other for other in self.sides if other is not side]
+        """All modalities but this one; where it is the only one, itself."""
+        return [other for other in self.sides if other is not side] or [side]
 
     @property
     def frozen(self) -> bool:

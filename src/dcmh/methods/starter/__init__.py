@@ -9,17 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from dcmh.errors import ParameterError
-from dcmh.inputs import sentences
+from dcmh.inputs import encoders
 
 SOURCE = "12,000 photos of MS-COCO with their captions (cocodataset.org, CC BY 4.0)"
 
 
 def folder(text_encoder: str | None = None) -> Path:
     """The model folder of the starter model for a sentence encoder."""
-    name = text_encoder or sentences.DEFAULT
-    if name not in sentences.NAMES:
+    name = text_encoder or encoders.DEFAULT
+    if name not in encoders.NAMES:
         raise ParameterError(
-            f"There is no starter model for the text encoder {name!r}; there is one for {' and '.join(sentences.NAMES)}. "
+            f"There is no starter model for the text encoder {name!r}; there is one for {' and '.join(encoders.NAMES)}. "
             "Train a model of your own: dcmh train DATA --text-encoder FOLDER"
         )
     return Path(__file__).parent / name

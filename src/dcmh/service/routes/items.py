@@ -143,8 +143,8 @@ async def add(request: Request) -> Response:
                     kind, count = uploads.inspect_image(picture, service.settings)
                     with service.holder.use() as opened:
                         uploads.check_pictures_taken(opened.index)
-                        size = opened.index.encoders.picture_size
-                    pixels = service.decode(picture, count, size)
+                        framing = opened.index.encoders.framing
+                    pixels = service.decode(picture, count, framing)
             with service.holder.writing, service.holder.use() as opened:
                 if form.image is not None:
                     service.load_image_network(opened)
