@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -72,7 +73,7 @@ def open_object(source: Any) -> Frame:
         return _from_columns(name, {str(key): plain(source[key]) for key in source.columns})
     if hasattr(source, "__arrow_c_stream__"):
         with contextlib.suppress(MissingExtra):
-            table = _pyarrow().table(source)
+            table = import_pyarrow().table(source)
             return _from_arrow(name, table.schema, lambda: table.to_batches(BATCH), lambda row: table.slice(row, 1))
     if hasattr(source, "columns") and hasattr(source, "__getitem__"):  # polars without pyarrow
         return _from_columns(name, {str(key): plain(source[key]) for key in source.columns})
@@ -120,7 +121,8 @@ def _is_large(cell: Any) -> bool:
 # -- Arrow ------------------------------------------------------------------------------------------------------
 
 
-def _pyarrow() -> Any:
+def import_pyarrow() -> Any:
+    """The module pyarrow; a MissingExtra where it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
@@ -145,6 +147,7 @@ class _ParquetRows:
     def __init__(self, file: Path, column: str) -> None:
         import pyarrow.parquet
 
+        self.file = file
         self._file = pyarrow.parquet.ParquetFile(file)
         self._column = column
         metadata = self._file.metadata
@@ -164,13 +167,19 @@ class _ParquetRows:
             column = self._groups[group]
         return _file_bytes(column[key - int(self._starts[group])].as_py())
 
+    def __reduce__(self) -> tuple[Any, tuple[Path, str]]:
+        return _parquet_rows, (self.file, self._column)  # a worker keeps the row groups from block to block
+
     def _read(self, group: int) -> Any:
         try:
             table = self._file.read_row_group(group, columns=[self._column])
             table.validate(full=True)
-        except (_pyarrow().ArrowException, OSError, ValueError) as error:
+        except (import_pyarrow().ArrowException, OSError, ValueError) as error:
             raise ImageError("damaged in the Parquet file") from error
         return table.column(0)
+
+
+_parquet_rows = lru_cache(8)(_ParquetRows)
 
 
 def _file_bytes(cell: Any) -> bytes:
@@ -218,18 +227,18 @@ def _open_parquet(file: Path) -> Frame:
 
 def _map_arrow(file: Path) -> Any:
     """The table of an Arrow file, mapped into memory; Feather files and streams."""
-    ipc = _pyarrow().ipc
-    mapped = _pyarrow().memory_map(str(file))
+    ipc = import_pyarrow().ipc
+    mapped = import_pyarrow().memory_map(str(file))
     try:
         return ipc.open_file(mapped).read_all()
-    except _pyarrow().ArrowInvalid:
+    except import_pyarrow().ArrowInvalid:
         return ipc.open_stream(mapped).read_all()
 
 
 @contextlib.contextmanager
 def _intact(file: Path) -> Iterator[None]:
     """Whatever Arrow raises on a damaged file as a DataError."""
-    pa = _pyarrow()
+    pa = import_pyarrow()
     try:
         yield
     except DataError:
@@ -307,7 +316,7 @@ def _from_arrow(
 
 def _is_binary(kind: Any) -> bool:
     """Whether a column of this Arrow type may hold the files of pictures."""
-    types = _pyarrow().types
+    types = import_pyarrow().types
     if types.is_struct(kind):
         return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))

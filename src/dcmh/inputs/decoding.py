@@ -94,7 +94,7 @@ class Decoder:
     def __init__(self, size: int = PICTURE_SIZE, *, expected: int = 0) -> None:
         self._size = size
         self._threads = ThreadPoolExecutor(min(THREADS, cores()), "dcmh-decode")
-        share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of encode --workers
+        share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of dcmh.search.pools
         self._count = max(1, min(PROCESSES, share))
         self._may_start = share >= CORES and decoding_workers.can_work()
         self._failed = False
