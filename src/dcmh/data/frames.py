@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import IMAGE_SUFFIXES, Store, Stored
+from dcmh.data.remote import RemoteFile
 from dcmh.data.values import as_picture, is_missing, is_picture, plain
 from dcmh.errors import DataError, ImageError, MissingExtra
 from dcmh.util.formats import parse_json
@@ -45,7 +46,7 @@ class Frame:
     records: Callable[[set[str]], Iterator[Record]]
 
 
-def open_files(files: Sequence[Path]) -> Frame:
+def open_files(files: Sequence[Path | RemoteFile]) -> Frame:
     """The rows of Parquet or Arrow files, or of WebDataset shards, one file after another."""
     frames = [_open_tar(file) if file.suffix.lower() == ".tar" else _open_arrow_file(file) for file in files]
     fields = list(dict.fromkeys(field for frame in frames for field in frame.fields))
@@ -144,11 +145,11 @@ class _Rows:
 class _ParquetRows:
     """Pictures in a column of a Parquet file. The row groups that were read last are kept."""
 
-    def __init__(self, file: Path, column: str) -> None:
+    def __init__(self, file: Path | RemoteFile, column: str) -> None:
         import pyarrow.parquet
 
         self.file = file
-        self._file = pyarrow.parquet.ParquetFile(file)
+        self._file = pyarrow.parquet.ParquetFile(_opened(file))
         self._column = column
         metadata = self._file.metadata
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -167,7 +168,7 @@ class _ParquetRows:
             column = self._groups[group]
         return _file_bytes(column[key - int(self._starts[group])].as_py())
 
-    def __reduce__(self) -> tuple[Any, tuple[Path, str]]:
+    def __reduce__(self) -> tuple[Any, tuple[Path | RemoteFile, str]]:
         return _parquet_rows, (self.file, self._column)  # a worker keeps the row groups from block to block
 
     def _read(self, group: int) -> Any:
@@ -179,7 +180,14 @@ class _ParquetRows:
         return table.column(0)
 
 
-_parquet_rows = lru_cache(8)(_ParquetRows)
+def _opened(file: Path | RemoteFile) -> Any:
+    """What Arrow reads: a path, or an open file."""
+    return file if isinstance(file, Path) else file.open()
+
+
+@lru_cache(8)
+def _parquet_rows(file: Path | RemoteFile, column: str) -> _ParquetRows:
+    return _ParquetRows(file, column)
 
 
 def _file_bytes(cell: Any) -> bytes:
@@ -189,11 +197,12 @@ def _file_bytes(cell: Any) -> bytes:
     return bytes(picture.read())
 
 
-def _open_arrow_file(file: Path) -> Frame:
+def _open_arrow_file(file: Path | RemoteFile) -> Frame:
     with _intact(file):
         if file.suffix.lower() == ".parquet":
             frame = _open_parquet(file)
         else:
+            assert isinstance(file, Path)  # `remote.find` leaves out the others
             table = _map_arrow(file)
             table.validate(full=True)  # offsets that point outside would end the process
             frame = _from_arrow(
@@ -207,14 +216,14 @@ def _open_arrow_file(file: Path) -> Frame:
     return Frame(frame.name, frame.fields, records)
 
 
-def _open_parquet(file: Path) -> Frame:
+def _open_parquet(file: Path | RemoteFile) -> Frame:
     import pyarrow.parquet
 
-    parquet = pyarrow.parquet.ParquetFile(file)
+    parquet = pyarrow.parquet.ParquetFile(_opened(file))
     size = PICTURES if any(_is_binary(field.type) for field in parquet.schema_arrow) else BATCH
 
     def batches() -> Iterator[Any]:
-        streamed = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)  # little memory
+        streamed = pyarrow.parquet.ParquetFile(_opened(file), pre_buffer=False, buffer_size=1 << 20)  # little memory
         for batch in streamed.iter_batches(size):
             batch.validate(full=True)
             yield batch
@@ -236,7 +245,7 @@ def _map_arrow(file: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _intact(file: Path) -> Iterator[None]:
+def _intact(file: Path | RemoteFile) -> Iterator[None]:
     """Whatever Arrow raises on a damaged file as a DataError."""
     pa = import_pyarrow()
     try:
@@ -377,22 +386,22 @@ def _classes_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Sequence[st
 class _Tar:
     """The pictures of an uncompressed .tar, read by their place in it."""
 
-    file: Path
+    file: Path | RemoteFile
 
     def read(self, key: tuple[int, int]) -> bytes:
-        with open(self.file, "rb") as file:
+        with self.file.open("rb") as file:
             file.seek(key[0])
             return file.read(key[1])
 
 
-def _open_tar(file: Path) -> Frame:
+def _open_tar(file: Path | RemoteFile) -> Frame:
     """One sample per row: files of the same name, such as 00017.jpg, 00017.txt and 00017.json."""
 
     def records(wanted: set[str]) -> Iterator[Record]:
         store = _Tar(file)
         name, sample = "", Record()
         try:
-            with tarfile.open(file, "r:") as tar:
+            with file.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
                 for member in tar:
                     key, _, suffix = member.name.rpartition("/")[2].partition(".")
                     if not member.isfile() or not key:
@@ -422,7 +431,7 @@ def _open_tar(file: Path) -> Frame:
     return Frame(file.name, list(first), records)
 
 
-def _add(sample: Record, suffix: str, content: str, file: Path) -> None:
+def _add(sample: Record, suffix: str, content: str, file: Path | RemoteFile) -> None:
     """A file of a sample: its text, its class, or what else is known about it."""
     if suffix == "txt":
         sample["text"] = content

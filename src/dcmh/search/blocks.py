@@ -44,11 +44,13 @@ KEPT = 2  # blocks that are kept in memory while items are read
 
 @dataclass(frozen=True)
 class Work:
-    """How workers encode: the model, the device, and whether an item gets one code from all its modalities."""
+    """How workers encode: the model, the device, whether an item gets one code from all its modalities, and whether
+    features of pictures are cached."""
 
     model: Path
     device: str | None = None
     joint: bool = False
+    cache: bool = True
 
 
 @dataclass(frozen=True)

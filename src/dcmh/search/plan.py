@@ -42,12 +42,15 @@ class Plan:
 
 
 def measure(blocks: Blocks, pool: Pool) -> Plan:
-    """Encode items spread evenly over the collection, without keeping them."""
+    """Encode random items of the collection, without keeping them."""
     missing = blocks.missing()
     left = sum(len(blocks.rows[number]) for number in missing)
     capacity = pool.capacity(blocks.work.device)
     rows = np.concatenate([blocks.rows[number] for number in missing or blocks.rows])
-    chosen = rows[np.unique(np.linspace(0, len(rows) - 1, 2 * SAMPLE * capacity.actors).astype(np.intp))]
+    size = min(len(rows), 2 * SAMPLE * capacity.actors)
+    chosen = np.sort(
+        np.random.default_rng().choice(rows, size, replace=False)
+    )  # others each time: these are cached now
     parts = [chosen[start :: 2 * capacity.actors] for start in range(min(len(chosen), 2 * capacity.actors))]
     tasks = [blocks.task(number, part) for number, part in enumerate(parts)]
     began, moments, results = time.monotonic(), [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import sys
 import threading
 from collections import Counter, deque
@@ -23,6 +24,7 @@ IN_FLIGHT = 2  # blocks per worker: the next one is there when the last one is d
 ATTEMPTS = 10  # times that a block may be lost with its worker
 ACTOR_CPUS = 4  # cores of a Ray actor without a GPU, on nodes that have as many
 TOP_UP_SECONDS = 2.0  # between two looks at the nodes of a cluster
+CONNECT_SECONDS = 5.0
 STORE_BYTES = 256 << 20  # of Ray's object store, where this process starts Ray
 
 
@@ -40,7 +42,7 @@ class _Encoder:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._encoders = Encoders(work.model, device=work.device)
+        self._encoders = Encoders(work.model, device=work.device, cache=work.cache)
 
     def __call__(self, task: Task) -> Result:
         return encode_block(self._encoders, self._work, task)
@@ -208,12 +210,19 @@ def _import_ray() -> Any:
     return ray
 
 
+def _check_address(address: str) -> None:
+    """An OSError or ValueError if nothing listens there: Ray itself would try for ever."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if address != "auto":
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+
+
 class _Actor:
     """The encoders of one Ray actor. The model comes from the driver, so nodes need no shared folder for it."""
 
     def __init__(self, work: Work, fingerprint: str, files: dict[str, bytes], threads: int) -> None:
         folder = models.find(fingerprint) or models.restore(files)
-        self._encoder = _Encoder(replace(work, model=folder))
+        self._encoder = _Encoder(replace(work, model=folder, cache=False))  # its disk may be small
         _use_threads(threads, max(1, _cores() // threads))
 
     def ready(self) -> int:
@@ -241,10 +250,12 @@ class RayPool:
             if address == "local":
                 ray.init("local", include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
             else:
+                _check_address(address)
                 ray.init(address, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
+            where = "that this machine belongs to" if address == "auto" else f"at {address}"
             raise EngineError(
-                f"There is no Ray cluster at {address!r}: {str(error).partition(chr(10))[0]}",
+                f"There is no Ray cluster {where}.",
                 hint="Start one: ray start --head; or use this machine alone: --ray local",
             ) from error
 
