@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / name) for name in ("", "engines")]
-import clusters
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "engines"))
+import servers
 
+import clusters
 from dcmh.methods import starter
 
 ROWS = 64  # of a block where processes are killed: blocks of 1,024 would hardly ever be finished
@@ -82,7 +83,9 @@ def encode(folder: Path, photos: Path, *more: object, rows: int) -> dict[str, An
     """Run `dcmh encode`; returns its result, with the seconds between the first block and the last."""
     memory = Memory()
     memory.start()
-    process = clusters.drive(*command(photos, folder / "codes", "--json", *more), rows=rows, cwd=folder, log=folder / "log")
+    process = clusters.drive(
+        *command(photos, folder / "codes", "--json", *more), rows=rows, cwd=folder, log=folder / "log"
+    )
     moments: list[float] = []
     blocks, count = folder / ".codes.blocks", 0
     while process.poll() is None:
@@ -103,7 +106,7 @@ def pool(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as some:
         chosen = Path(some)
-        pictures = [path for path in sorted(options.photos.rglob("*.jpg"))[: options.count]]
+        pictures = sorted(options.photos.rglob("*.jpg"))[: options.count]
         for path in pictures:
             (chosen / path.name).symlink_to(path.resolve())
         for turn in range(options.turns):
@@ -151,8 +154,331 @@ def kills(options: argparse.Namespace) -> dict[str, Any]:
         same = all((folder / "one" / name).read_bytes() == (folder / "killed" / name).read_bytes() for name in names)
         count = len(np.load(folder / "one" / "codes.npy"))
     assert same, f"seed {seed}: the result differs"
-    return {"seed": seed, "kills": done, "codes": count, "equal": same, "seconds": took, "seconds of one process": alone}
+    return {
+        "seed": seed,
+        "kills": done,
+        "codes": count,
+        "equal": same,
+        "seconds": took,
+        "seconds of one process": alone,
+    }
+
+
+# -- what Ray Data costs ----------------------------------------------------------------------------------------------------
+
+
+class Spin:
+    """A worker that takes 20 ms of a core per block, as a picture network would, and returns a block of 200 kB."""
+
+    def __init__(self) -> None:
+        self._block = np.random.default_rng(0).bytes(200_000)
+
+    def encode(self, number: int) -> tuple[int, bytes]:
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        return number, self._block
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        made = [self.encode(int(number)) for number in batch["id"]]
+        return {"id": [number for number, _ in made], "block": [block for _, block in made]}
+
+
+def data(options: argparse.Namespace) -> dict[str, Any]:
+    """The same blocks through Ray Data and through actors with a bounded number of blocks in flight."""
+    import ray
+
+    count = options.count or 1000
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    figures: dict[str, Any] = {"blocks": count}
+    actors = [ray.remote(num_cpus=1)(Spin).remote() for _ in range(2)]
+    ray.get([actor.encode.remote(0) for actor in actors])
+    began = time.monotonic()
+    running = {actor.encode.remote(number): actor for number, actor in enumerate(actors * 2)}
+    following, done = 4, 0
+    while running:
+        (ready,), _ = ray.wait(list(running))
+        actor = running.pop(ready)
+        done += len(ray.get(ready)[1]) > 0
+        if following < count:
+            running[actor.encode.remote(following)] = actor
+            following += 1
+    figures["actors, blocks/s"] = done / (time.monotonic() - began)
+    for actor in actors:
+        ray.kill(actor)
+    blocks = ray.data.range(count, override_num_blocks=count)
+    made = blocks.map_batches(Spin, batch_size=1, concurrency=2, num_cpus=1)
+    moments = []
+    try:
+        for batch in made.iter_batches(batch_size=None):
+            moments += [time.monotonic()] * len(batch["id"])
+        figures["ray data with 2 actors, blocks/s"] = (len(moments) - 1) / (moments[-1] - moments[0])
+    except Exception as error:  # no core is left for reading
+        figures["ray data with 2 actors"] = str(error).partition("\n")[0]
+    ray.shutdown()
+    return figures
+
+
+# -- bulk loading ---------------------------------------------------------------------------------------------------------
+
+
+def rows_of(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    packed = np.frombuffer(rng.bytes(count * BITS // 8), np.uint8).reshape(count, -1)
+    fine = np.frombuffer(rng.bytes(count * DIMENSIONS), np.int8).reshape(count, -1)
+    return np.arange(1, count + 1), packed, fine
+
+
+def load_postgres(count: int) -> dict[str, Any]:
+    """Ours, and COPY of prepared bytes into tables of the same columns."""
+    import psycopg
+
+    from dcmh.stores.postgres.index import PostgresIndex
+
+    part = min(count, 1_000_000)
+    figures: dict[str, Any] = {"rows": count}
+    settings = ("shared_buffers=512MB", "max_wal_size=8GB", "synchronous_commit=off")
+    with servers.run_postgres(*settings) as server:
+        _, packed, fine = rows_of(min(part, 100_000))
+        head, tail = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+        code_row = np.dtype(
+            [
+                ("a", ">i2"),
+                ("b", ">i4"),
+                ("id", ">i8"),
+                ("c", ">i4"),
+                ("d", ">i4"),
+                ("v", "u1", (8,)),
+                ("e", ">i4"),
+                ("f", "u1"),
+            ]
+        )
+        fine_row = np.dtype([("a", ">i2"), ("b", ">i4"), ("id", ">i8"), ("c", ">i4"), ("v", "i1", (DIMENSIONS,))])
+        spent = 0.0
+        with psycopg.connect(server.address(collection=None)) as connection:
+            connection.execute(
+                "CREATE TABLE own_codes (id bigint PRIMARY KEY, code bit(64) NOT NULL, alone boolean NOT NULL)"
+            )
+            connection.execute("CREATE TABLE own_fine (id bigint PRIMARY KEY, vector bytea NOT NULL)")
+            for start in range(0, count, len(packed)):
+                size = min(len(packed), count - start)
+                a, b = np.zeros(size, code_row), np.zeros(size, fine_row)
+                a["a"], a["b"], a["id"], a["c"], a["d"], a["v"], a["e"] = (
+                    3,
+                    8,
+                    np.arange(size) + start,
+                    12,
+                    64,
+                    packed[:size],
+                    1,
+                )
+                b["a"], b["b"], b["id"], b["c"], b["v"] = 2, 8, np.arange(size) + start, DIMENSIONS, fine[:size]
+                ready = head + a.tobytes() + tail, head + b.tobytes() + tail
+                began = time.monotonic()
+                for statement, content in zip(
+                    ("own_codes (id, code, alone)", "own_fine (id, vector)"), ready, strict=True
+                ):
+                    with connection.cursor().copy(f"COPY {statement} FROM STDIN (FORMAT binary)") as copy:
+                        copy.write(content)
+                connection.commit()
+                spent += time.monotonic() - began
+            figures["the server's own, rows/s"] = count / spent
+            connection.execute("DROP TABLE own_codes, own_fine")
+        index = PostgresIndex(server.address(collection="bench"), BITS)
+        spent = 0.0
+        for start in range(0, count, part):
+            ids, packed, fine = rows_of(min(part, count - start))
+            began = time.monotonic()
+            index.load(ids + start, packed, fine=fine)
+            spent += time.monotonic() - began
+        figures["dcmh, rows/s"] = count / spent
+        assert index.count == count
+        began = time.monotonic()
+        index.optimise()
+        figures["then optimise, s"] = time.monotonic() - began
+    figures["share"] = figures["dcmh, rows/s"] / figures["the server's own, rows/s"]
+    return figures
+
+
+def load_milvus(count: int) -> dict[str, Any]:
+    """Ours, and inserts of prepared rows into collections of the same fields."""
+    from base64 import b64encode
+
+    from dcmh.stores.milvus.collection import Collection
+    from dcmh.stores.milvus.fine import FineCollection
+    from dcmh.stores.milvus.index import MilvusIndex
+
+    figures: dict[str, Any] = {"rows": count}
+    with tempfile.TemporaryDirectory(prefix="dcmh-milvus-") as folder:
+        server = servers.Milvus(Path(folder))
+        server.start()
+        try:
+            index = MilvusIndex(server.address("bench"), BITS)
+            began = time.monotonic()
+            part = 100_000
+            spent = 0.0
+            for start in range(0, count, part):
+                ids, packed, fine = rows_of(min(part, count - start))
+                began = time.monotonic()
+                index.load(ids + start, packed, fine=fine)
+                spent += time.monotonic() - began
+            figures["dcmh, rows/s"] = count / spent
+            own, beside = Collection(index.server, BITS, "own"), FineCollection(index.server, "own_fine")
+            own.open(create=True)
+            beside.open(create=True)
+            ids, packed, fine = rows_of(5000)
+            texts = [b64encode(vector).decode() for vector in fine]
+            spent = 0.0
+            for start in range(0, count, len(ids)):
+                numbers = (ids + start).tolist()
+                codes = [{"id": n, "code": c.tobytes(), "alone": False} for n, c in zip(numbers, packed, strict=True)]
+                vectors = [{"id": n, "code": bytes(1), "fine": t} for n, t in zip(numbers, texts, strict=True)]
+                began = time.monotonic()
+                for name, rows in (("own", codes), ("own_fine", vectors)):
+                    index.server.call(lambda client, _, name=name, rows=rows: client.insert(name, rows, timeout=60.0))
+                spent += time.monotonic() - began
+            figures["the server's own, rows/s"] = count / spent
+        finally:
+            server.stop()
+    figures["share"] = figures["dcmh, rows/s"] / figures["the server's own, rows/s"]
+    return figures
+
+
+def load(options: argparse.Namespace) -> dict[str, Any]:
+    count = options.count or 10_000_000
+    found = {}
+    if "postgres" in options.engines:
+        found["postgres"] = load_postgres(count)
+        print(json.dumps(found["postgres"], indent=1), flush=True)
+    if "milvus" in options.engines:
+        found["milvus"] = load_milvus(count)
+    return found
+
+
+# -- a folder index ---------------------------------------------------------------------------------------------------------
+
+
+def bandwidth(codes: np.ndarray, turns: int = 5) -> float:
+    """Bytes per second at which all cores together read memory."""
+    import numba
+
+    @numba.njit(parallel=True, cache=False)
+    def total(words):
+        answer = np.uint64(0)
+        for i in numba.prange(len(words)):
+            answer += words[i]
+        return answer
+
+    words = codes.view(np.uint64).reshape(-1)
+    total(words[:1000])
+    took = []
+    for _ in range(turns):
+        began = time.perf_counter()
+        total(words)
+        took.append(time.perf_counter() - began)
+    return words.nbytes / min(took)
+
+
+def folder(options: argparse.Namespace) -> dict[str, Any]:
+    """Random codes and fine vectors in the files of an index folder; opened by another process."""
+    count = options.count or 100_000_000
+    with tempfile.TemporaryDirectory(prefix="dcmh-folder-", dir=options.disk) as place:
+        child = [sys.executable, __file__, "--child", place, "--count", str(count)]
+        subprocess.run([*child, "write"], check=True)
+        size = sum(path.stat().st_size for path in Path(place).rglob("*") if path.is_file())
+        found: dict[str, Any] = json.loads(subprocess.run([*child, "read"], check=True, capture_output=True).stdout)
+    return {"codes": count, "bytes": size, **found}
+
+
+def write_folder(place: Path, count: int) -> None:
+    from dcmh.index import HammingIndex
+    from dcmh.index.fine import FineIndex
+
+    rng = np.random.default_rng(0)
+    ids = np.arange(1, count + 1)
+    index = HammingIndex(BITS)
+    index.add(ids, np.frombuffer(rng.bytes(8 * count), np.uint8).reshape(count, 8))
+    index.save(place)
+    del index
+    vectors = np.memmap(place / "draft", np.int8, "w+", shape=(count, DIMENSIONS))
+    for start in range(0, count, 1 << 20):
+        size = min(1 << 20, count - start)
+        vectors[start : start + size] = np.frombuffer(rng.bytes(size * DIMENSIONS), np.int8).reshape(size, DIMENSIONS)
+    FineIndex.of(ids, vectors).save(place, 0)
+    (place / "draft").unlink()
+
+
+def read_folder(place: Path) -> dict[str, Any]:
+    from dcmh.index import HammingIndex
+    from dcmh.index.fine import FineIndex
+
+    rng = np.random.default_rng(1)
+    began = time.perf_counter()
+    index = HammingIndex.load(place)
+    fine = FineIndex.load(place, 0)
+    opened = time.perf_counter() - began
+    queries = rng.integers(0, 256, (7, 8), dtype=np.uint8)
+    began = time.perf_counter()
+    index.search(queries[:1], 10)  # reads the file and compiles
+    first = time.perf_counter() - began
+    took = []
+    for query in queries[1:]:
+        began = time.perf_counter()
+        index.search(query[None], 10)
+        took.append(time.perf_counter() - began)
+    speed = bandwidth(index.codes(index.ids[:50_000_000]))
+    query = rng.standard_normal(DIMENSIONS).astype(np.float32)
+    scored = []
+    for _ in range(7):
+        wanted = np.sort(rng.choice(index.ids, 1000, replace=False))
+        for path in place.glob("*"):  # out of the page cache
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        began = time.perf_counter()
+        fine.scores_of(query, wanted)
+        scored.append(time.perf_counter() - began)
+    return {
+        "open, s": opened,
+        "first query, s": first,
+        "query, ms": 1000 * float(np.median(took)),
+        "scan, GB/s": 8 * len(index) / min(took) / 1e9,
+        "memory bandwidth, GB/s": speed / 1e9,
+        "share of the bandwidth": 8 * len(index) / min(took) / speed,
+        "rescore 1,000 from disk, ms": 1000 * float(np.median(scored)),
+    }
+
+
+PARTS = {"pool": pool, "kills": kills, "data": data, "load": load, "folder": folder}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=[*PARTS, "write", "read"])
+    parser.add_argument("photos", nargs="?", type=Path)
+    parser.add_argument("--count", type=int, help="photos, blocks, rows or codes")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--wait", type=float, default=5.0, help="seconds between kills, on average")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--engines", nargs="+", default=["postgres", "milvus"])
+    parser.add_argument("--disk", type=Path, help="the folder for large files")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    options = parser.parse_args()
+    if options.child is not None:
+        if options.part == "write":
+            write_folder(options.child, options.count)
+        else:
+            print(json.dumps(read_folder(options.child)))
+        return
+    load_before = os.getloadavg()[0]
+    found = {"load": round(load_before, 1), "cores": os.cpu_count(), **PARTS[options.part](options)}
+    print(json.dumps(found, indent=1))
+    file = options.out / "scale.json"
+    known = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps(known | {options.part: found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    pass
+    main()

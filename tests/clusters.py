@@ -18,7 +18,13 @@ import dcmh
 SRC = Path(dcmh.__file__).parents[1]
 STORE_BYTES = 100 << 20  # of the object store of a node
 # A command with small blocks.
-DRIVER = "import sys; from dcmh.search import blocks; blocks.ROWS = int(sys.argv.pop(1)); from dcmh.cli import main; sys.exit(main())"
+DRIVER = """
+import sys
+from dcmh.cli import main
+from dcmh.search import blocks
+blocks.ROWS = int(sys.argv.pop(1))
+sys.exit(main())
+"""
 
 
 class Nodes:
@@ -102,15 +108,23 @@ class Written:
 
     def check(self) -> int:
         """How many there are."""
-        for path in self._folder.glob("block-*.parquet"):
-            with contextlib.suppress(FileNotFoundError):  # the end of the run
+        with contextlib.suppress(FileNotFoundError):  # the end of the run
+            for path in self._folder.glob("block-*.parquet"):
                 moment = path.stat().st_mtime_ns
                 assert self._seen.setdefault(path.name, moment) == moment, f"{path.name} was encoded twice"
         return len(self._seen)
 
 
 def finish_with_kills(
-    cluster: Nodes, command: tuple[object, ...], *, rows: int, cwd: Path, blocks: Path, kills: int, wait: float, seed: int
+    cluster: Nodes,
+    command: tuple[object, ...],
+    *,
+    rows: int,
+    cwd: Path,
+    blocks: Path,
+    kills: int,
+    wait: float,
+    seed: int,
 ) -> dict[str, int]:
     """Run a command to its end, with so many kills of workers, nodes and the driver at random moments; returns how many."""
     chance = random.Random(seed)

@@ -230,9 +230,7 @@ def test_an_index_that_was_killed_while_it_loaded_encodes_nothing_again(own, mod
     with pytest.raises(KeyboardInterrupt):
         SearchIndex.build(model, load(own / "photos"), own / "two.dcmh", pool=ThisProcess())
     seen = []
-    SearchIndex.build(
-        model, load(own / "photos"), own / "two.dcmh", pool=ThisProcess(), on_block=seen.append
-    ).close()
+    SearchIndex.build(model, load(own / "photos"), own / "two.dcmh", pool=ThisProcess(), on_block=seen.append).close()
     assert (seen[-1].total, seen[-1].encoded) == (28, 0)
     assert contents(own / "one.dcmh") == contents(own / "two.dcmh")
 
@@ -254,7 +252,9 @@ def test_the_plan_comes_from_a_sample(tmp_path, words_model):
 def test_metrics_are_in_the_format_of_prometheus(tmp_path, words_model):
     parser = pytest.importorskip("prometheus_client.parser")
     state = of(tmp_path, words_model, texts()).encode(ThisProcess())
-    found = {family.name: family.samples[0].value for family in parser.text_string_to_metric_families(state.exposition())}
+    found = {
+        family.name: family.samples[0].value for family in parser.text_string_to_metric_families(state.exposition())
+    }
     assert found["dcmh_encode_items_done"] == found["dcmh_encode_items"] == 320
     assert found["dcmh_encode_items_failed"] == 64
     assert found["dcmh_encode_bytes_written"] == state.written

@@ -9,8 +9,8 @@ from folders import COUNT
 
 from dcmh.inputs import decoding, decoding_workers
 from dcmh.search import SearchIndex
-from dcmh.search.encode import Encoders, PictureEncoder
 from dcmh.search.blocks import Blocks, Work
+from dcmh.search.encode import Encoders, PictureEncoder
 from dcmh.search.pools import ThisProcess
 from toy_photos import load
 

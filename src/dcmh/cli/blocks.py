@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,19 @@ from dcmh.util.atomic import write_text
 
 if TYPE_CHECKING:
     from dcmh.search.blocks import Blocks, Pool, State
+
+
+@contextlib.contextmanager
+def opened_pool(workers: int, ray: str | None) -> Iterator[Pool]:
+    """The workers that --workers and --ray choose. Ray prints messages on stdout, which go to stderr."""
+    from dcmh.search.pools import open_pool
+
+    with contextlib.redirect_stdout(sys.stdout if ray is None else sys.stderr):
+        pool = open_pool(workers=workers, ray=ray)
+        try:
+            yield pool
+        finally:
+            pool.close()
 
 
 def reporter(bar: console.Bar, metrics: Path | None) -> Callable[[State], None]:
@@ -25,12 +40,13 @@ def reporter(bar: console.Bar, metrics: Path | None) -> Callable[[State], None]:
     return report
 
 
-def dry_run_result(blocks: Blocks, pool: Pool, *, json: bool) -> int:
+def dry_run_result(blocks: Blocks, workers: int, ray: str | None, *, json: bool) -> int:
     """Measure a sample and print the plan."""
     from dcmh.search.plan import measure
 
     console.say("Measuring a sample …")
-    plan = measure(blocks, pool)
+    with opened_pool(workers, ray) as pool:
+        plan = measure(blocks, pool)
     if json:
         console.result_json(plan.to_json())
         return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dcmh import __version__
 from dcmh.cli import console
-from dcmh.cli.blocks import dry_run_result, reporter
+from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
 from dcmh.cli.index import load
 from dcmh.cli.options import Switch
 from dcmh.cli.source import as_table, say_skipped
@@ -81,9 +81,7 @@ def encode(
     """
     from dcmh.search.blocks import Blocks, Work
     from dcmh.search.encode import Encoders
-    from dcmh.search.pools import open_pool
 
-    pool = open_pool(workers=workers, ray=ray)
     encoders = Encoders(model, device=device)
     if modality not in encoders.modalities:
         raise ParameterError(f"{model} has no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
@@ -98,8 +96,9 @@ def encode(
     folder = out.with_name(f".{out.name}.blocks")
     blocks = Blocks(folder, encoders, items, work, rows=rows, modalities=[modality])
     if dry_run:
-        return dry_run_result(blocks, pool, json=json)
-    state = _encoded(blocks, pool, metrics, f"{encoders.kind(modality)}s")
+        return dry_run_result(blocks, workers, ray, json=json)
+    with opened_pool(workers, ray) as pool:
+        state = _encoded(blocks, pool, metrics, f"{encoders.kind(modality)}s")
     record, failed = _write(out, items, blocks, encoders, modality, format)
     blocks.remove()
     skipped = [*items.skipped, *failed]

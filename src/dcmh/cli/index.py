@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dcmh.cli import console
-from dcmh.cli.blocks import dry_run_result, reporter
+from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
 from dcmh.cli.learning import RUN
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
@@ -26,7 +26,7 @@ from dcmh.util.formats import parse_object
 if TYPE_CHECKING:
     from dcmh.data import Dataset
     from dcmh.search import SearchIndex
-    from dcmh.search.blocks import Pool
+    from dcmh.search.blocks import Blocks, Pool, Work
 
 Place = Path | Address
 
@@ -101,7 +101,7 @@ def index(
         Print the result as JSON.
     """
     from dcmh.methods import starter
-    from dcmh.search.pools import open_pool
+    from dcmh.search.blocks import Work
 
     if device != "auto":
         _resolve(device)  # a missing device is an error before the work
@@ -126,13 +126,16 @@ def index(
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     _say_unread(items, data, text, model)
-    pool = open_pool(workers=workers, ray=ray) if dry_run or ray is not None or workers != 1 else None
     if dry_run:
-        assert pool is not None
-        return _dry_run(items, model, place, pool, joint=codes == "joint", device=device, json=json)
+        blocks = _blocks(items, model, place, Work(model.absolute(), device, codes == "joint"))
+        return dry_run_result(blocks, workers, ray, json=json)
     began = time.monotonic()
     choices = {"rebuild": rebuild, "upgrade": upgrade, "keep_gone": not prune, "codes": codes, "device": device}
-    built = _build(items, model, place, choices, pool, metrics)
+    if ray is None and workers == 1:
+        built = _build(items, model, place, choices)
+    else:
+        with opened_pool(workers, ray) as pool:
+            built = _build(items, model, place, choices, pool, metrics)
     changes = built.changes
     assert changes is not None
     say_skipped(changes.skipped, f", listed in {place / 'skipped.tsv'}" if isinstance(place, Path) else "")
@@ -258,19 +261,23 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
     return model
 
 
-def _dry_run(items: Dataset, model: Path, place: Place, pool: Pool, *, joint: bool, device: str, json: bool) -> int:
-    """Print the plan for a new index of all items."""
-    from dcmh.search.blocks import Blocks, Work
+def _blocks(items: Dataset, model: Path, place: Place, work: Work) -> Blocks:
+    """All items in blocks, as for a new index."""
+    from dcmh.search.blocks import Blocks
     from dcmh.search.encode import Encoders
     from dcmh.search.index import blocks_folder
 
     folder = place if isinstance(place, Path) else Path("index")
-    blocks = Blocks(blocks_folder(folder), Encoders(model), items, Work(model.absolute(), device, joint))
-    return dry_run_result(blocks, pool, json=json)
+    return Blocks(blocks_folder(folder), Encoders(model), items, work)
 
 
 def _build(
-    items: Dataset, model: Path, out: Place, choices: dict[str, Any], pool: Pool | None, metrics: Path | None
+    items: Dataset,
+    model: Path,
+    out: Place,
+    choices: dict[str, Any],
+    pool: Pool | None = None,
+    metrics: Path | None = None,
 ) -> SearchIndex:
     from dcmh.methods import folder, starter
     from dcmh.search import SearchIndex

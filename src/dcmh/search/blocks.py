@@ -95,6 +95,9 @@ class Pool(Protocol):
     def publish(self, state: State) -> None:
         """Make the progress of a run available to whoever operates the workers."""
 
+    def close(self) -> None:
+        """Release what the pool has opened."""
+
 
 @dataclass(frozen=True)
 class State:

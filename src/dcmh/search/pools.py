@@ -101,6 +101,9 @@ class ThisProcess:
     def publish(self, state: State) -> None:
         """Nothing: the caller has the state."""
 
+    def close(self) -> None:
+        """Nothing: workers end with a run."""
+
 
 # -- processes of this machine ------------------------------------------------------------------------------------------
 
@@ -198,6 +201,9 @@ class Processes:
     def publish(self, state: State) -> None:
         """Nothing: the caller has the state."""
 
+    def close(self) -> None:
+        """Nothing: workers end with a run."""
+
 
 # -- Ray ------------------------------------------------------------------------------------------------------------------
 
@@ -243,7 +249,8 @@ class RayPool:
     def __init__(self, address: str) -> None:
         self._ray = ray = _import_ray()
         self._gauges: dict[str, Any] = {}
-        if ray.is_initialized():
+        self._connected = not ray.is_initialized()
+        if not self._connected:
             return
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
@@ -283,6 +290,11 @@ class RayPool:
                 self._gauges[name] = Gauge(name, about)
             if value == value:
                 self._gauges[name].set(value)
+
+    def close(self) -> None:
+        """Disconnect from Ray, and stop it if it was started here; unless the program had connected itself."""
+        if self._connected:
+            self._ray.shutdown()
 
 
 class _RayRun:
