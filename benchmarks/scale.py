@@ -185,18 +185,21 @@ class Spin:
 
 
 def data(options: argparse.Namespace) -> dict[str, Any]:
-    """The same blocks through Ray Data and through actors with a bounded number of blocks in flight."""
+    """The same blocks through Ray Data and through an actor with two blocks in flight.
+
+    With as many actors as cores, Ray Data waits for ever: its tasks that read need a core, too. So there is one of each here.
+    """
     import ray
 
-    count = options.count or 1000
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    count = options.count or 400
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
     figures: dict[str, Any] = {"blocks": count}
-    actors = [ray.remote(num_cpus=1)(Spin).remote() for _ in range(2)]
+    actors = [ray.remote(num_cpus=1)(Spin).remote() for _ in range(1)]
     ray.get([actor.encode.remote(0) for actor in actors])
     began = time.monotonic()
     running = {actor.encode.remote(number): actor for number, actor in enumerate(actors * 2)}
-    following, done = 4, 0
+    following, done = 2, 0
     while running:
         (ready,), _ = ray.wait(list(running))
         actor = running.pop(ready)
@@ -204,18 +207,15 @@ def data(options: argparse.Namespace) -> dict[str, Any]:
         if following < count:
             running[actor.encode.remote(following)] = actor
             following += 1
-    figures["actors, blocks/s"] = done / (time.monotonic() - began)
+    figures["an actor, blocks/s"] = done / (time.monotonic() - began)
     for actor in actors:
         ray.kill(actor)
     blocks = ray.data.range(count, override_num_blocks=count)
-    made = blocks.map_batches(Spin, batch_size=1, concurrency=2, num_cpus=1)
+    made = blocks.map_batches(Spin, batch_size=1, compute=ray.data.ActorPoolStrategy(size=1), num_cpus=1)
     moments = []
-    try:
-        for batch in made.iter_batches(batch_size=None):
-            moments += [time.monotonic()] * len(batch["id"])
-        figures["ray data with 2 actors, blocks/s"] = (len(moments) - 1) / (moments[-1] - moments[0])
-    except Exception as error:  # no core is left for reading
-        figures["ray data with 2 actors"] = str(error).partition("\n")[0]
+    for batch in made.iter_batches(batch_size=None):
+        moments += [time.monotonic()] * len(batch["id"])
+    figures["ray data with an actor, blocks/s"] = (len(moments) - 1) / (moments[-1] - moments[0])
     ray.shutdown()
     return figures
 
