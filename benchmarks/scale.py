@@ -40,11 +40,13 @@ BITS, DIMENSIONS = 64, 128
 
 
 class Memory(threading.Thread):
-    """The most memory that this process and its children use together: each page once, as far as the system says."""
+    """What the children of this process use together: the most memory, each page once, and CPU time."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.most = 0
+        self.cpu: dict[int, float] = {}  # seconds, by process
+        self.nice: set[int] = set()  # of the processes that worked
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -53,6 +55,9 @@ class Memory(threading.Thread):
             for process in psutil.Process().children(recursive=True):
                 try:
                     total += process.memory_full_info().pss
+                    times = process.cpu_times()
+                    self.cpu[process.pid] = times.user + times.system
+                    self.nice |= {process.nice()} if self.cpu[process.pid] > 5 else set()
                 except psutil.Error:
                     continue
             self.most = max(self.most, total)
@@ -79,55 +84,70 @@ def scratch() -> Iterator[Path]:
         os.environ["DCMH_HOME"] = before
 
 
-def encode(folder: Path, photos: Path, *more: object, rows: int) -> dict[str, Any]:
-    """Run `dcmh encode`; returns its result, with the seconds between the first block and the last."""
-    memory = Memory()
-    memory.start()
-    process = clusters.drive(
-        *command(photos, folder / "codes", "--json", *more), rows=rows, cwd=folder, log=folder / "log"
-    )
-    moments: list[float] = []
-    blocks, count = folder / ".codes.blocks", 0
-    while process.poll() is None:
-        now = len(list(blocks.glob("block-*.parquet"))) if blocks.is_dir() else 0
-        moments += [time.monotonic()] * (now > count)
-        count = max(now, count)
-        time.sleep(0.02)
-    most = memory.stop()
-    text = (folder / "log").read_text()
-    assert process.returncode == 0, text
-    result: dict[str, Any] = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    total = -(-result["encoded"] // rows)
-    steady = (total - 1) / total * result["encoded"] / (moments[-1] - moments[0]) if len(moments) > 1 else 0.0
-    return {"pictures/s": steady, "with start-up": result["encoded"] / result["seconds"], "memory": most}
+def encode(photos: Path, kind: str, *, cache: bool, address: str | None = None) -> dict[str, Any]:
+    """Encode in a process of its own; the rate is that between the first finished block and the last."""
+    with scratch() as folder:
+        child = [sys.executable, __file__, "encode", str(photos), "--child", str(folder), "--kind", address or kind]
+        memory = Memory()
+        memory.start()
+        done = subprocess.run([*child, *(["--cache"] if cache else [])], check=True, capture_output=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        most = memory.stop()
+        cpu = 1000 * sum(memory.cpu.values()) / found.pop("photos")
+        return {**found, "CPU ms per photo": cpu, "nice": sorted(memory.nice), "memory, GB": most / 1e9}
+
+
+def encode_here(photos: Path, folder: Path, kind: str, *, cache: bool) -> dict[str, Any]:
+    import dcmh
+    from dcmh.search import blocks, pools
+
+    blocks.ROWS = 128
+    model = starter.folder()
+    data = dcmh.load_dataset(photos, keep_partial=True)
+    work = blocks.Work(model, "cpu", cache=cache)
+    made = blocks.Blocks(folder / "blocks", blocks.Encoders(model), data, work, modalities=["image"])
+    pool = pools.Processes(2) if kind == "processes" else pools.RayPool(kind)
+    states: list[tuple[float, int, int]] = []
+    made.encode(pool, lambda state: states.append((time.monotonic(), state.done, state.written)))
+    pool.close()
+    first, last = states[1], states[-1]  # the very first one is before anything is encoded
+    return {
+        "photos/s": (last[1] - first[1]) / (last[0] - first[0]),
+        "bytes per photo": last[2] / last[1],
+        "photos": last[1],
+    }
 
 
 def pool(options: argparse.Namespace) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
+    """Processes and Ray with the same work, features not cached; and processes as `dcmh encode` starts them, which cache.
+
+    On a machine with other work, compare the CPU time per photo, start-up included: photos/s also depend on how the system
+    shares the cores between them and the others.
+    """
+    turns: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as some:
-        chosen = Path(some)
-        pictures = sorted(options.photos.rglob("*.jpg"))[: options.count]
-        for path in pictures:
-            (chosen / path.name).symlink_to(path.resolve())
+        for path in sorted(options.photos.rglob("*.jpg"))[: options.count]:
+            (Path(some) / path.name).symlink_to(path.resolve())
         for turn in range(options.turns):
-            with scratch() as folder:
-                once = encode(folder, chosen, "--workers", 2, rows=256)
-            with scratch() as folder, clusters.nodes(2) as cluster:
-                ray = encode(folder, chosen, "--ray", cluster.address, rows=256)
-                ray["memory"] = max(ray["memory"], sum_memory(cluster))
-            figures[f"turn {turn}"] = {"processes": once, "ray": ray, "share": ray["pictures/s"] / once["pictures/s"]}
-            print(json.dumps(figures[f"turn {turn}"], indent=1), flush=True)
-    return figures | {"photos": len(pictures)}
-
-
-def sum_memory(cluster: clusters.Nodes) -> int:
-    total = 0
-    for process in cluster.processes():
-        try:
-            total += process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return total
+            found: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
+            arms = ["processes", "ray", "processes, cached"]
+            for arm in arms if turn % 2 == 0 else reversed(arms):  # so that a drift of the load favours neither
+                if arm == "ray":
+                    with clusters.nodes(2) as cluster:
+                        found[arm] = encode(Path(some), arm, cache=False, address=cluster.address)
+                else:
+                    found[arm] = encode(Path(some), "processes", cache=arm != "processes")
+            found["share"] = found["ray"]["photos/s"] / found["processes"]["photos/s"]
+            found["share by CPU"] = found["processes"]["CPU ms per photo"] / found["ray"]["CPU ms per photo"]
+            turns.append(found)
+            print(json.dumps(found), flush=True)
+    shares, by_cpu = ([turn[name] for turn in turns] for name in ("share", "share by CPU"))
+    return {
+        "photos": options.count,
+        "turns": turns,
+        "median share": float(np.median(shares)),
+        "median share by CPU": float(np.median(by_cpu)),
+    }
 
 
 def kills(options: argparse.Namespace) -> dict[str, Any]:
@@ -454,21 +474,25 @@ PARTS = {"pool": pool, "kills": kills, "data": data, "load": load, "folder": fol
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=[*PARTS, "write", "read"])
+    parser.add_argument("part", choices=[*PARTS, "write", "read", "encode"])
     parser.add_argument("photos", nargs="?", type=Path)
     parser.add_argument("--count", type=int, help="photos, blocks, rows or codes")
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--wait", type=float, default=5.0, help="seconds between kills, on average")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--engines", nargs="+", default=["postgres", "milvus"])
     parser.add_argument("--disk", type=Path, help="the folder for large files")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--kind", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     if options.child is not None:
         if options.part == "write":
             write_folder(options.child, options.count)
+        elif options.part == "encode":
+            print(json.dumps(encode_here(options.photos, options.child, options.kind, cache=options.cache)))
         else:
             print(json.dumps(read_folder(options.child)))
         return
