@@ -373,5 +373,6 @@ class _RayRun:
                 raise _lost(task, ATTEMPTS) from None
             self._queue.lost.append(task)
             return None
-        self._actors[actor] -= 1
+        if actor in self._actors:  # otherwise it died after this block, which its next one has shown already
+            self._actors[actor] -= 1
         return result
