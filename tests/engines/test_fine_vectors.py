@@ -170,3 +170,30 @@ def test_milvus_orders_pictures_as_a_folder_does_with_words(milvus, models, phot
             asked = {"text": text, "k": 20, "modality": "image"}
             assert list(index.search(**asked)) == list(folder_index.search(**asked))
             assert all(np.isfinite(hit.score) for hit in index.search(**asked))
+
+
+def test_codes_and_fine_vectors_are_loaded_in_bulk(engine, address):
+    """Twice, as after an interruption; the vectors are those that a collection of these names reads."""
+    from dcmh.stores.milvus.index import MilvusIndex
+    from dcmh.stores.postgres.index import PostgresIndex
+
+    rng = np.random.default_rng(0)
+    ids, packed = np.arange(1, 301), rng.integers(0, 256, (300, 8), dtype=np.uint8)
+    vectors = rng.integers(-128, 128, (300, 16)).astype(np.int8)
+    kind = PostgresIndex if address.startswith("postgresql") else MilvusIndex
+    index = kind(address, 64, name="codes_image")
+    assert index.load(ids[:200], packed[:200], fine=vectors[:200]) == 200
+    assert index.load(ids, packed, fine=vectors) == 100
+    assert index.count == 300
+    np.testing.assert_array_equal(index.codes(ids), packed)
+    if kind is PostgresIndex:
+        rows = index._table.rows("SELECT id, vector FROM " + index._table.fine.as_string(None) + " ORDER BY id")
+        stored = dict(rows)
+    else:
+        from dcmh.stores.milvus.fine import FineCollection
+
+        beside = FineCollection(index.server, f"{index.server.address.collection}_fine_image")
+        beside.open(create=False)
+        stored = beside.some(ids.tolist(), "Strong")
+    assert stored == {int(number): vector.tobytes() for number, vector in zip(ids, vectors, strict=True)}
+    index.server.close()

@@ -302,20 +302,31 @@ def _resume(folder: Path) -> Any:
     return resumed.encode(a=data["a"]).tolist()
 
 
-def _make_shards(folder: Path) -> None:
-    packed = np.arange(6, dtype=np.uint8).reshape(3, 2)
-    np.savez(folder / "a-00000.npz", rows=np.arange(3), packed=packed, failed=np.array('{"4": "cut off"}'))
+def _make_block(folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    columns = {
+        "id": ["a", "b"],
+        "trace": [bytes(16)] * 2,
+        "error": [None, "cut off"],
+        "content": [bytes(16), None],
+        "taken": pa.array([0, None], pa.timestamp("s")),
+        "code_image": pa.array([bytes(8), None], pa.binary(8)),
+        "fine_image": pa.array([bytes(128), None], pa.binary(128)),
+    }
+    table = pa.table(columns).replace_schema_metadata({"dcmh": "block"})
+    parquet.write_table(table, folder / "block-000000.parquet", use_dictionary=False, write_page_checksum=True)
 
 
-def _load_shards(folder: Path) -> Any:
+def _load_block(folder: Path) -> Any:
     from dcmh.errors import DataError
-    from dcmh.search.shards import _read_shard
+    from dcmh.search.blocks import read_block
 
     try:
-        rows, packed, failed = _read_shard(folder / "a-00000.npz")
-    except ValueError as error:
+        return read_block(folder / "block-000000.parquet")
+    except (ValueError, OSError) as error:
         raise DataError(str(error)) from error
-    return rows, packed.tolist(), failed
 
 
 # -- results, settings, and small files -----------------------------------------------------------------------------------
@@ -578,7 +589,7 @@ READERS: dict[str, Reader] = {
     "fine": Reader(_make_fine, _load_fine, ("*",), compared=True),
     "codes": Reader(_make_codes, _load_codes, ("codes.json",)),
     "checkpoint": Reader(_make_checkpoint, _resume, ("*.safetensors",), compared=True),
-    "shards": Reader(_make_shards, _load_shards, ("*.npz",), compared=True),
+    "blocks": Reader(_make_block, _load_block, ("*.parquet",)),
     "results": Reader(_make_results, _load_results, ("*.json",)),
     "report": Reader(_make_report, _load_report, ("model/report.json", "model/run.json")),
     "settings": Reader(_written("settings.toml", SETTINGS), _load_settings, ("*.toml",)),

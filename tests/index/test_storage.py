@@ -12,7 +12,7 @@ import pytest
 from oracle import listed, random_codes
 
 from dcmh.errors import ModelError
-from dcmh.index import HammingIndex, storage
+from dcmh.index import HammingIndex, fine, storage
 
 
 @pytest.fixture
@@ -188,3 +188,19 @@ def test_a_file_is_no_index(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match="No index in"):
         HammingIndex.load(tmp_path / "file")
+
+
+def test_fine_vectors_that_are_fetched_ahead_score_the_same(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    vectors = rng.integers(-128, 128, (5000, 128)).astype(np.int8)
+    fine.FineIndex.of(np.arange(1, 5001), vectors).save(tmp_path, 0)
+    loaded, query = fine.FineIndex.load(tmp_path, 0), rng.standard_normal(128).astype(np.float32)
+    wanted = np.array([1, 32, 33, 4999, 5000, 6000])
+    before = loaded.scores_of(query, wanted)
+    fetched = []
+    monkeypatch.setattr(fine, "PREFETCHED", 0)
+    prefetch = fine._prefetch
+    monkeypatch.setattr(fine, "_prefetch", lambda array, rows: fetched.append(len(rows)) or prefetch(array, rows))
+    np.testing.assert_array_equal(loaded.scores_of(query, wanted), before)
+    assert fetched == [5, 5]  # vectors and checksums
+    assert np.isnan(before[-1])

@@ -9,8 +9,9 @@ from folders import COUNT
 
 from dcmh.inputs import decoding, decoding_workers
 from dcmh.search import SearchIndex
+from dcmh.search.blocks import Blocks, Work
 from dcmh.search.encode import Encoders, PictureEncoder
-from dcmh.search.shards import encode_column
+from dcmh.search.pools import ThisProcess
 from toy_photos import load
 
 
@@ -45,9 +46,9 @@ def test_processes_give_the_codes_that_threads_give(own, model, monkeypatch, bat
             indexed = [index.codes_of(number) for number in range(1, 1 + len(index))]
             skipped = sorted(index.changes.skipped)
         monkeypatch.setenv("DCMH_HOME", str(own / f"other home {cores}"))
-        encoders = Encoders(model, device="cpu")
-        encoded = encode_column(encoders, data["image"], "image")
-        encoders.rest()
+        blocks = Blocks(own / f"blocks {cores}", Encoders(model), data, Work(model, "cpu"), modalities=["image"])
+        blocks.encode(ThisProcess())
+        encoded = list(blocks)
         found.append((indexed, skipped, encoded))
         assert len(started) == (0 if cores == 1 else 8)
     assert found[0] == found[1]
@@ -62,13 +63,15 @@ def test_an_interrupted_encoding_ends_its_processes(own, model, monkeypatch):
     monkeypatch.setattr(decoding, "cores", lambda: 4)
     monkeypatch.setattr(decoding, "FILES", 1)
     monkeypatch.setenv("DCMH_HOME", str(own / "home"))
-    encoders = Encoders(model, device="cpu")
     rested = []
     monkeypatch.setattr(PictureEncoder, "rest", lambda self: rested.append(self._decoder.stop_workers()))
+    monkeypatch.setattr("dcmh.search.blocks.ROWS", 16)
+    blocks = Blocks(own / "blocks", Encoders(model), load(own / "photos"), Work(model, "cpu"))
 
-    def stop(done, total):
-        raise KeyboardInterrupt
+    def stop(state):
+        if state.encoded:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode_column(encoders, load(own / "photos")["image"], "image", progress=stop)
+        blocks.encode(ThisProcess(), stop)
     assert rested

@@ -67,11 +67,6 @@ def command(*more: str) -> str:
     return shlex.join(map(hide_secrets, words)).encode(errors="replace").decode()
 
 
-def typed() -> list[str]:
-    """The arguments of this command line, for another process."""
-    return _typed[1:]
-
-
 def bug() -> None:
     """Print the traceback of an unexpected exception, and where to report it."""
     from dcmh import __version__

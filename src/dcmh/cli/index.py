@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dcmh.cli import console
+from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
 from dcmh.cli.learning import RUN
 from dcmh.cli.options import Switch
 from dcmh.cli.source import Source, say_skipped
@@ -25,6 +26,7 @@ from dcmh.util.formats import parse_object
 if TYPE_CHECKING:
     from dcmh.data import Dataset
     from dcmh.search import SearchIndex
+    from dcmh.search.blocks import Blocks, Pool, Work
 
 Place = Path | Address
 
@@ -43,6 +45,10 @@ def index(
     prune: Annotated[bool, Parameter(negative="--keep-gone")] = True,
     rebuild: Switch = False,
     upgrade: Switch = False,
+    workers: int = 1,
+    ray: str | None = None,
+    dry_run: Switch = False,
+    metrics: Path | None = None,
     strict: Switch = False,
     device: str = "auto",
     json: Switch = False,
@@ -79,6 +85,14 @@ def index(
     upgrade
         Encode an index again with another --model. Its items are kept, also those that are not in the data, and pictures
         whose features are cached are not decoded. The index can be searched meanwhile; the new one replaces it at the end.
+    workers
+        Number of processes on this machine that encode. Default: this one, which uses all cores.
+    ray
+        Encode on a Ray cluster: auto for the one that this machine belongs to, an address, or local to start one here.
+    dry_run
+        Print the plan, with the time and storage expected from a measured sample, and index nothing.
+    metrics
+        With --workers or --ray: keep the progress in this file, in the text format of Prometheus.
     strict
         Exit code 3 if anything was skipped.
     device
@@ -87,6 +101,7 @@ def index(
         Print the result as JSON.
     """
     from dcmh.methods import starter
+    from dcmh.search.blocks import Work
 
     if device != "auto":
         _resolve(device)  # a missing device is an error before the work
@@ -96,6 +111,7 @@ def index(
         with tempfile.TemporaryDirectory(prefix="dcmh-") as folder:
             short = _shortened(model, bits, Path(folder))
             again = partial(index, data, model=short, out=out, text=text, codes=codes, device=device, json=json)
+            again = partial(again, workers=workers, ray=ray, dry_run=dry_run, metrics=metrics)
             return again(only_listed=only_listed, prune=prune, rebuild=rebuild, upgrade=upgrade, strict=strict)
     where = _target(data, out)
     if rebuild and upgrade:
@@ -110,9 +126,16 @@ def index(
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     _say_unread(items, data, text, model)
+    if dry_run:
+        blocks = _blocks(items, model, place, Work(model.absolute(), device, codes == "joint"))
+        return dry_run_result(blocks, workers, ray, json=json)
     began = time.monotonic()
     choices = {"rebuild": rebuild, "upgrade": upgrade, "keep_gone": not prune, "codes": codes, "device": device}
-    built = _build(items, model, place, choices)
+    if ray is None and workers == 1:
+        built = _build(items, model, place, choices)
+    else:
+        with opened_pool(workers, ray) as pool:
+            built = _build(items, model, place, choices, pool, metrics)
     changes = built.changes
     assert changes is not None
     say_skipped(changes.skipped, f", listed in {place / 'skipped.tsv'}" if isinstance(place, Path) else "")
@@ -238,7 +261,24 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
     return model
 
 
-def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> SearchIndex:
+def _blocks(items: Dataset, model: Path, place: Place, work: Work) -> Blocks:
+    """All items in blocks, as for a new index."""
+    from dcmh.search.blocks import Blocks
+    from dcmh.search.encode import Encoders
+    from dcmh.search.index import blocks_folder
+
+    folder = place if isinstance(place, Path) else Path("index")
+    return Blocks(blocks_folder(folder), Encoders(model), items, work)
+
+
+def _build(
+    items: Dataset,
+    model: Path,
+    out: Place,
+    choices: dict[str, Any],
+    pool: Pool | None = None,
+    metrics: Path | None = None,
+) -> SearchIndex:
     from dcmh.methods import folder, starter
     from dcmh.search import SearchIndex
     from dcmh.stores.local import layout
@@ -254,6 +294,9 @@ def _build(items: Dataset, model: Path, out: Place, choices: dict[str, Any]) -> 
     replaces = (choices["rebuild"] or choices["upgrade"]) and isinstance(out, Path) and layout.is_index(out)
     try:
         with console.progress("encoding", "images" if "image" in record["modalities"] else "items") as bar:
+            if pool is not None:
+                on_block = reporter(bar, metrics)
+                return SearchIndex.build(model, items, out, pool=pool, on_block=on_block, **choices)
             progress = _progress(choices["device"], bar.update)
             return SearchIndex.build(model, items, out, progress=progress, **choices)
     except KeyboardInterrupt:

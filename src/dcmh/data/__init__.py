@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from dcmh.data.benchmarks import sources
 from dcmh.data.columns import IMAGE_SUFFIXES, Column, Images, Texts, Vectors
 from dcmh.data.dataset import Dataset, similarity
 from dcmh.data.labels import labels_from_text
+from dcmh.data.remote import RemoteFile, is_url
 from dcmh.data.splits import Split, make_split, split_given
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.atomic import check_spelling
@@ -57,8 +59,9 @@ def load_dataset(source: Any, **options: Any) -> Dataset:
     """Load a built-in data set by name, a folder or file by path, or a table in memory.
 
     Tables are pandas and polars DataFrames, Arrow tables, Hugging Face data sets, and dictionaries of columns; as files,
-    Parquet, Arrow and WebDataset shards. See `dcmh.data.tables.load_frame` for their options. Vectors alone are .npy or .npz
-    files (`dcmh.data.vectors`).
+    Parquet, Arrow and WebDataset shards. Folders of pictures and of such files may be in an object store, such as
+    s3://bucket/photos, that fsspec can read. See `dcmh.data.tables.load_frame` for their options. Vectors alone are .npy or
+    .npz files (`dcmh.data.vectors`).
 
     A name takes precedence over a folder of the same name: write ./toy for the folder. A benchmark that is not in the
     dcmh home folder is given with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
@@ -75,6 +78,8 @@ def load_dataset(source: Any, **options: Any) -> Dataset:
         module, function = _LOADERS[known[0]]
         load = getattr(importlib.import_module(f"dcmh.data.benchmarks.{module}"), function)
         return _call(load, name, () if known[1] is None else (known[1],), options)
+    if is_url(source):
+        return _load_remote(name, options)
     path = Path(source).expanduser()
     if name == "" or not path.exists():
         raise DataError(_unknown(name, path))
@@ -120,14 +125,23 @@ def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:
     return _call(folder.load, str(path), (path,), options)
 
 
-def _load_shards(files: list[Path], root: Path, name: str, options: dict[str, Any]) -> Dataset:
+def _load_remote(url: str, options: dict[str, Any]) -> Dataset:
+    from dcmh.data import frames, remote
+
+    files = remote.find(url, frames.SHARDS)
+    if files:
+        return _load_shards(files, ".", Path(url.rstrip("/")).name, options)
+    return _call(remote.load, url, (url,), options)
+
+
+def _load_shards(files: Sequence[Path | RemoteFile], root: Path | str, name: str, options: dict[str, Any]) -> Dataset:
     from dcmh.data import frames, tables
 
     load = partial(tables.load_frame, frames.open_files(files))
     return _call(load, files[0].name, (), {"root": root, "name": name, **options})
 
 
-def _call(load: Any, name: str, arguments: tuple[Path, ...], options: dict[str, Any]) -> Dataset:
+def _call(load: Any, name: str, arguments: tuple[Path | str, ...], options: dict[str, Any]) -> Dataset:
     known = list(inspect.signature(load).parameters)[len(arguments) :]
     for option in options:
         if option not in known:

@@ -39,7 +39,10 @@ def is_pil_image(value: object) -> bool:
 
 
 class Store(Protocol):
-    """A file of many pictures, such as an HDF5 array or a zip, read one picture at a time."""
+    """A file of many pictures, such as an HDF5 array or a zip, read one picture at a time.
+
+    One that other processes can open has its path as the attribute `file`, and can be pickled.
+    """
 
     def read(self, key: Any) -> NDArray[np.uint8] | bytes:
         """One picture: an array, or the bytes of an image file."""

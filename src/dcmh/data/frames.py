@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import IMAGE_SUFFIXES, Store, Stored
+from dcmh.data.remote import RemoteFile
 from dcmh.data.values import as_picture, is_missing, is_picture, plain
 from dcmh.errors import DataError, ImageError, MissingExtra
 from dcmh.util.formats import parse_json
@@ -44,7 +46,7 @@ class Frame:
     records: Callable[[set[str]], Iterator[Record]]
 
 
-def open_files(files: Sequence[Path]) -> Frame:
+def open_files(files: Sequence[Path | RemoteFile]) -> Frame:
     """The rows of Parquet or Arrow files, or of WebDataset shards, one file after another."""
     frames = [_open_tar(file) if file.suffix.lower() == ".tar" else _open_arrow_file(file) for file in files]
     fields = list(dict.fromkeys(field for frame in frames for field in frame.fields))
@@ -72,7 +74,7 @@ def open_object(source: Any) -> Frame:
         return _from_columns(name, {str(key): plain(source[key]) for key in source.columns})
     if hasattr(source, "__arrow_c_stream__"):
         with contextlib.suppress(MissingExtra):
-            table = _pyarrow().table(source)
+            table = import_pyarrow().table(source)
             return _from_arrow(name, table.schema, lambda: table.to_batches(BATCH), lambda row: table.slice(row, 1))
     if hasattr(source, "columns") and hasattr(source, "__getitem__"):  # polars without pyarrow
         return _from_columns(name, {str(key): plain(source[key]) for key in source.columns})
@@ -120,7 +122,8 @@ def _is_large(cell: Any) -> bool:
 # -- Arrow ------------------------------------------------------------------------------------------------------
 
 
-def _pyarrow() -> Any:
+def import_pyarrow() -> Any:
+    """The module pyarrow; a MissingExtra where it is not installed."""
     try:
         import pyarrow
     except ImportError as error:
@@ -142,10 +145,11 @@ class _Rows:
 class _ParquetRows:
     """Pictures in a column of a Parquet file. The row groups that were read last are kept."""
 
-    def __init__(self, file: Path, column: str) -> None:
+    def __init__(self, file: Path | RemoteFile, column: str) -> None:
         import pyarrow.parquet
 
-        self._file = pyarrow.parquet.ParquetFile(file)
+        self.file = file
+        self._file = pyarrow.parquet.ParquetFile(_opened(file))
         self._column = column
         metadata = self._file.metadata
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -164,13 +168,26 @@ class _ParquetRows:
             column = self._groups[group]
         return _file_bytes(column[key - int(self._starts[group])].as_py())
 
+    def __reduce__(self) -> tuple[Any, tuple[Path | RemoteFile, str]]:
+        return _parquet_rows, (self.file, self._column)  # a worker keeps the row groups from block to block
+
     def _read(self, group: int) -> Any:
         try:
             table = self._file.read_row_group(group, columns=[self._column])
             table.validate(full=True)
-        except (_pyarrow().ArrowException, OSError, ValueError) as error:
+        except (import_pyarrow().ArrowException, OSError, ValueError) as error:
             raise ImageError("damaged in the Parquet file") from error
         return table.column(0)
+
+
+def _opened(file: Path | RemoteFile) -> Any:
+    """What Arrow reads: a path, or an open file."""
+    return file if isinstance(file, Path) else file.open()
+
+
+@lru_cache(8)
+def _parquet_rows(file: Path | RemoteFile, column: str) -> _ParquetRows:
+    return _ParquetRows(file, column)
 
 
 def _file_bytes(cell: Any) -> bytes:
@@ -180,11 +197,12 @@ def _file_bytes(cell: Any) -> bytes:
     return bytes(picture.read())
 
 
-def _open_arrow_file(file: Path) -> Frame:
+def _open_arrow_file(file: Path | RemoteFile) -> Frame:
     with _intact(file):
         if file.suffix.lower() == ".parquet":
             frame = _open_parquet(file)
         else:
+            assert isinstance(file, Path)  # `remote.find` leaves out the others
             table = _map_arrow(file)
             table.validate(full=True)  # offsets that point outside would end the process
             frame = _from_arrow(
@@ -207,7 +225,7 @@ def vector_columns(file: Path) -> list[str]:
             schema = pyarrow.parquet.read_schema(file)
         else:
             schema = _map_arrow(file).schema
-    types = _pyarrow().types
+    types = import_pyarrow().types
     names = [
         field.name
         for field in schema
@@ -224,14 +242,14 @@ def vector_columns(file: Path) -> list[str]:
     return names
 
 
-def _open_parquet(file: Path) -> Frame:
+def _open_parquet(file: Path | RemoteFile) -> Frame:
     import pyarrow.parquet
 
-    parquet = pyarrow.parquet.ParquetFile(file)
+    parquet = pyarrow.parquet.ParquetFile(_opened(file))
     size = PICTURES if any(_is_binary(field.type) for field in parquet.schema_arrow) else BATCH
 
     def batches() -> Iterator[Any]:
-        streamed = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)  # little memory
+        streamed = pyarrow.parquet.ParquetFile(_opened(file), pre_buffer=False, buffer_size=1 << 20)  # little memory
         for batch in streamed.iter_batches(size):
             batch.validate(full=True)
             yield batch
@@ -244,18 +262,18 @@ def _open_parquet(file: Path) -> Frame:
 
 def _map_arrow(file: Path) -> Any:
     """The table of an Arrow file, mapped into memory; Feather files and streams."""
-    ipc = _pyarrow().ipc
-    mapped = _pyarrow().memory_map(str(file))
+    ipc = import_pyarrow().ipc
+    mapped = import_pyarrow().memory_map(str(file))
     try:
         return ipc.open_file(mapped).read_all()
-    except _pyarrow().ArrowInvalid:
+    except import_pyarrow().ArrowInvalid:
         return ipc.open_stream(mapped).read_all()
 
 
 @contextlib.contextmanager
-def _intact(file: Path) -> Iterator[None]:
+def _intact(file: Path | RemoteFile) -> Iterator[None]:
     """Whatever Arrow raises on a damaged file as a DataError."""
-    pa = _pyarrow()
+    pa = import_pyarrow()
     try:
         yield
     except DataError:
@@ -333,7 +351,7 @@ def _from_arrow(
 
 def _is_binary(kind: Any) -> bool:
     """Whether a column of this Arrow type may hold the files of pictures."""
-    types = _pyarrow().types
+    types = import_pyarrow().types
     if types.is_struct(kind):
         return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
@@ -394,22 +412,22 @@ def _classes_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Sequence[st
 class _Tar:
     """The pictures of an uncompressed .tar, read by their place in it."""
 
-    file: Path
+    file: Path | RemoteFile
 
     def read(self, key: tuple[int, int]) -> bytes:
-        with open(self.file, "rb") as file:
+        with self.file.open("rb") as file:
             file.seek(key[0])
             return file.read(key[1])
 
 
-def _open_tar(file: Path) -> Frame:
+def _open_tar(file: Path | RemoteFile) -> Frame:
     """One sample per row: files of the same name, such as 00017.jpg, 00017.txt and 00017.json."""
 
     def records(wanted: set[str]) -> Iterator[Record]:
         store = _Tar(file)
         name, sample = "", Record()
         try:
-            with tarfile.open(file, "r:") as tar:
+            with file.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
                 for member in tar:
                     key, _, suffix = member.name.rpartition("/")[2].partition(".")
                     if not member.isfile() or not key:
@@ -439,7 +457,7 @@ def _open_tar(file: Path) -> Frame:
     return Frame(file.name, list(first), records)
 
 
-def _add(sample: Record, suffix: str, content: str, file: Path) -> None:
+def _add(sample: Record, suffix: str, content: str, file: Path | RemoteFile) -> None:
     """A file of a sample: its text, its class, or what else is known about it."""
     if suffix == "txt":
         sample["text"] = content

@@ -23,6 +23,7 @@ from dcmh.util.formats import read_npy, readable
 
 HEADER, IDS, VECTORS, SUMS = "fine.json", "ids.npy", "fine.npy", "fine.sums"
 BLOCK = 4096  # rows whose checksums are computed at a time
+PREFETCHED = 2 << 30  # bytes of vectors, from which on many of them are likely not in memory
 
 Ids = NDArray[np.int64]
 Vectors = NDArray[np.int8]
@@ -48,8 +49,12 @@ class StoredFine:
 
     def check_rows(self, rows: NDArray[np.intp]) -> None:
         """Check some vectors."""
+        if self.vectors.array.nbytes >= PREFETCHED:
+            _prefetch(self.vectors.array, rows)
         if self._whole_checked or self._sums is None:
             return
+        if self.vectors.array.nbytes >= PREFETCHED:
+            _prefetch(self._sums, rows)
         if not np.array_equal(row_sums(self.vectors.array[rows]), self._sums[rows]):
             raise checksums.mismatch(self.vectors.path)
 
@@ -218,6 +223,19 @@ def _mapped(path: Path) -> NDArray[np.uint64]:
     """A file of checksums, which stays readable after another process has replaced it."""
     with open(path, "rb") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), "<u8")
+
+
+def _prefetch(array: NDArray[Any], rows: NDArray[np.intp]) -> None:
+    """Let the system fetch rows of a mapped array all at once, instead of one after another as they are used."""
+    mapped = array.base.obj if isinstance(array.base, memoryview) else getattr(array.base, "_mmap", array.base)
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mapped, "madvise"):
+        return
+    offset = len(mapped) - array.nbytes  # of a .npy file: its header
+    width = array.nbytes // max(1, len(array))
+    starts = offset + np.asarray(rows, np.int64) * width
+    firsts = starts // mmap.PAGESIZE * mmap.PAGESIZE
+    for first, end in zip(firsts.tolist(), (starts + width).tolist(), strict=True):
+        mapped.madvise(mmap.MADV_WILLNEED, first, end - first)
 
 
 def _products(vectors: Vectors, query: NDArray[np.float32]) -> NDArray[np.float32]:

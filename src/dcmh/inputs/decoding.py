@@ -95,7 +95,7 @@ class Decoder:
     def __init__(self, size: int | Framing = PICTURE_SIZE, *, expected: int = 0) -> None:
         self.framing = Framing.of(size)
         self._threads = ThreadPoolExecutor(min(THREADS, cores()), "dcmh-decode")
-        share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of encode --workers
+        share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of dcmh.search.pools
         self._count = max(1, min(PROCESSES, share))
         self._may_start = share >= CORES and decoding_workers.can_work()
         self._failed = False

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcmh import codes, stores
 from dcmh.errors import DamagedError, DataError, DCMHError, ImageError
@@ -137,12 +138,11 @@ class Check:
         manifest = self.manifest(folder, "", hint)
         with self.step("codes, ids and record", hint) as finding:
             record = json.loads((folder / CODES).read_bytes())
-            packed = np.load(folder / "codes.npy", allow_pickle=False)
-            names = (folder / "ids.txt").read_text(encoding="utf-8").splitlines()
+            names, packed = _encoded_blocks(folder, record) if "blocks" in record else _encoded_arrays(folder)
             if packed.shape != (record["count"], codes.bytes_of(record["bits"])) or len(names) != len(packed):
                 raise DataError(f"{folder} holds {len(packed)} codes and {len(names)} ids, not {record['count']}.")
             if len(set(names)) != len(names):
-                raise DataError(f"The ids in {folder / 'ids.txt'} are not unique.")
+                raise DataError(f"The ids in {folder} are not unique.")
             finding.detail = f"{len(packed):,} codes"
         if manifest[0].result == UNVERIFIED and finding.result == OK:
             self.repaired(manifest[:1], lambda: rewrite_manifest(folder), "checksums added")
@@ -393,3 +393,23 @@ def _check_store(store: Store) -> str:
     if without:
         raise DataError(f"{without:,} of {count:,} items have no code.")
     return f"{count:,} items"
+
+
+def _encoded_arrays(folder: Path) -> tuple[list[str], NDArray[np.uint8]]:
+    """The ids and codes that dcmh encode wrote."""
+    packed = np.load(folder / "codes.npy", allow_pickle=False)
+    return (folder / "ids.txt").read_text(encoding="utf-8").splitlines(), packed
+
+
+def _encoded_blocks(folder: Path, record: Mapping[str, Any]) -> tuple[list[str], NDArray[np.uint8]]:
+    """The same of dcmh encode --format parquet."""
+    from dcmh.search.blocks import read_block
+
+    names, joined = [], bytearray()
+    for file in sorted(folder.glob("block-*.parquet")):
+        for (name, _), item in zip(*read_block(file), strict=True):
+            if item.error is None:
+                names.append(name)
+                joined += item.codes[record["modality"]]
+    width = codes.bytes_of(record["bits"])
+    return names, np.frombuffer(joined, np.uint8).reshape(-1, width)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,17 @@ class Content:
     reason: str | None = None
 
 
+@dataclass(frozen=True)
+class EncodedItem:
+    """What another process has found out about an item: everything that reading its pictures tells, or why they cannot be."""
+
+    content: bytes | None = None
+    taken: datetime | None = None
+    codes: Mapping[str, bytes] = field(default_factory=dict)
+    fine: Mapping[str, bytes] = field(default_factory=dict)
+    error: str | None = None
+
+
 @dataclass
 class Entry:
     """An item that needs work."""
@@ -83,6 +95,7 @@ class Entry:
     before: Item | None  # None also if its codes are those of another model
     content: Content | None = None
     encode: bool = False  # the content is encoded for this entry, and shared by the others
+    encoded: EncodedItem | None = None  # by another process
 
 
 class Comparison:

@@ -37,10 +37,16 @@ BATCH = 32  # pictures in the network at once, on a CPU; that of `dcmh.inputs.de
 
 
 class Encoders:
-    """A model folder's hash functions, each loaded when it is first needed. Words need no torch for a DCMH model."""
+    """A model folder's hash functions, each loaded when it is first needed. Words need no torch for a DCMH model.
 
-    def __init__(self, folder: Path, model: Hasher | None = None, *, device: str | None = None) -> None:
+    Without `cache`, features and signatures of pictures are not kept in the cache folder of this machine.
+    """
+
+    def __init__(
+        self, folder: Path, model: Hasher | None = None, *, device: str | None = None, cache: bool = True
+    ) -> None:
         self.folder = folder
+        self._cache = cache
         self.record = model_folder.read_record(folder)
         self.bits = int(self.record["bits"])
         self.text = text_modality(self.record)
@@ -121,7 +127,7 @@ class Encoders:
     def pictures(self, modality: str) -> PictureEncoder:
         """The encoder of one image modality."""
         if modality not in self._pictures:
-            self._pictures[modality] = PictureEncoder(self.model, modality, self.fine)
+            self._pictures[modality] = PictureEncoder(self.model, modality, self.fine, cache=self._cache)
         return self._pictures[modality]
 
     def rest(self) -> None:
@@ -205,10 +211,10 @@ class PictureEncoder:
     """Pictures to outputs and fine vectors, in two steps: batches are decoded and encoded ahead of the caller.
 
     On a CPU each core has a batch of its own in the network, so that none waits for another at the end of a batch. Where the
-    model takes features of a frozen network, they come from the feature cache and go into it.
+    model takes features of a frozen network, they come from the feature cache and go into it, if `cache`.
     """
 
-    def __init__(self, model: Hasher, modality: str, fine: FineSpace | None = None) -> None:
+    def __init__(self, model: Hasher, modality: str, fine: FineSpace | None = None, *, cache: bool = True) -> None:
         from dcmh.inputs.decoding import Decoder
         from dcmh.inputs.features import FeatureStore
         from dcmh.inputs.signatures import SignatureStore
@@ -220,8 +226,8 @@ class PictureEncoder:
         self._view = view if isinstance(view, FeatureView) else None
         self._fine_view = self._view or model.fine_view(modality)
         weights = view.weights if isinstance(view, FeatureView) else None  # verified now
-        self._store = FeatureStore(view.network, weights) if isinstance(view, FeatureView) else None
-        self._signatures = SignatureStore()
+        self._store = FeatureStore(view.network, weights) if isinstance(view, FeatureView) and cache else None
+        self._signatures = SignatureStore() if cache else None
         self._caches = BackgroundWriter()
         self._backbone: Any = None
         self._decoder = Decoder(view.framing if isinstance(view, FeatureView | PixelView) else PICTURE_SIZE)
@@ -326,7 +332,7 @@ class PictureEncoder:
             return []
         contents = [prepared.contents[row] for row in good]
         fresh = [content for content in contents if content not in prepared.known]
-        if len(pixels) and not self._decoder.framing.shorter:
+        if len(pixels) and self._signatures is not None and not self._decoder.framing.shorter:
             self._caches.put(self._signatures, list(zip(fresh, signatures.compute(pixels), strict=True)))
         if self._store is None:
             return self._of_pixels(pixels)

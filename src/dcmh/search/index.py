@@ -29,6 +29,7 @@ from dcmh.search.results import UNMEASURED, Hit, Hits, Query
 from dcmh.stores.address import Address
 from dcmh.stores.base import (
     COLUMNS,
+    UNFINISHED,
     UPDATE,
     UPGRADING,
     UPLOADED,
@@ -45,11 +46,14 @@ if TYPE_CHECKING:
     from dcmh.data.splits import Split
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
+    from dcmh.search.blocks import Blocks, Pool, State
     from dcmh.search.compare import Changes
     from dcmh.search.duplicates import Duplicates
     from dcmh.search.update import Progress, Update
 
 T = TypeVar("T")
+
+RENEW_SECONDS = 30.0  # a writer of Milvus is taken for dead after two minutes
 
 
 class SearchIndex:
@@ -84,7 +88,9 @@ class SearchIndex:
         split: Split | None = None,
         device: str | None = None,
         codes: str | None = None,
+        pool: Pool | None = None,
         progress: Progress | None = None,
+        on_block: Callable[[State], None] | None = None,
     ) -> Self:
         """Index the data, or bring an existing index up to date with it. Default folder: NAME.dcmh in the current one.
 
@@ -111,8 +117,12 @@ class SearchIndex:
         codes
             "each": one code per modality that an item has; "joint": one code per item, from everything it has.
             Default: as the index is, "each" for a new one.
+        pool
+            Who encodes, where that is not this process: see `dcmh.search.pools.open_pool`.
         progress
             Called as progress(items done, items to do).
+        on_block
+            Called with the state of a pool's work after every block.
         """
         if codes not in (None, "each", "joint"):
             raise ParameterError(f"codes must be 'each' or 'joint', not {codes!r}.")
@@ -124,7 +134,7 @@ class SearchIndex:
         text = _report_text(report, held_out)
         with stores.build_store(where, model, rebuild=rebuild, upgrade=upgrade, report=text, codes=codes) as store:
             index = cls(store, Encoders(store.model, in_memory, device=device))
-            index.changes = index._bring(data, keep_gone, progress)
+            index.changes = index._bring(data, keep_gone, progress, pool, on_block, device)
         index.encoders.folder = store.model  # a rebuilt index has moved
         return index
 
@@ -464,7 +474,15 @@ class SearchIndex:
             self.changes = self._bring(data, keep_gone, progress)
         return self.changes
 
-    def _bring(self, data: Dataset, keep_gone: bool, progress: Progress | None) -> Changes:
+    def _bring(
+        self,
+        data: Dataset,
+        keep_gone: bool,
+        progress: Progress | None,
+        pool: Pool | None = None,
+        on_block: Callable[[State], None] | None = None,
+        device: str | None = None,
+    ) -> Changes:
         """Bring the index up to date, inside the caller's `writer`."""
         from dcmh.search.compare import check_root, data_root
         from dcmh.search.update import Update
@@ -476,11 +494,41 @@ class SearchIndex:
         update = Update(self.store, self.encoders, data, root=root, keep=keep, recode=recode, progress=progress)
         update.check()
         self.store.remember_root(root)  # before the first item, so that an interrupted run leaves complete paths
+        blocks = None
+        if pool is not None and update.compared.entries:
+            blocks = self._blocks(update, device)
+            blocks.encode(pool, self._renewing(on_block))
+            update.encoded = blocks
         changes = update.run()
         if recode:
             self._recode_others(update, changes, progress)
         self.store.settle(changes.skipped)
+        if blocks is not None:
+            blocks.remove()
         return changes
+
+    def _blocks(self, update: Update, device: str | None) -> Blocks:
+        """What an update has to encode, in blocks that are kept beside the index until it is finished."""
+        from dcmh.search.blocks import Blocks, Work
+
+        rows = [entry.row for entry in update.compared.entries]
+        work = Work(self.store.model.absolute(), device, update.joint)
+        return Blocks(blocks_folder(self.folder), self.encoders, update.data, work, rows=rows)
+
+    def _renewing(self, on_block: Callable[[State], None] | None) -> Callable[[State], None]:
+        """A report that also shows a server now and then that its writer is alive."""
+        last = time.monotonic()
+
+        def report(state: State) -> None:
+            nonlocal last
+            if isinstance(self.where, Address) and time.monotonic() - last > RENEW_SECONDS:
+                with self.store.writing():
+                    self.store.note(UPDATE, UNFINISHED)
+                last = time.monotonic()
+            if on_block:
+                on_block(state)
+
+        return report
 
     def _recode_others(self, update: Update, changes: Changes, progress: Progress | None) -> None:
         """In an upgrade, encode the items that are not in the data: those from `add`, uploads, and others that are gone."""
@@ -570,6 +618,11 @@ class SearchIndex:
     def replaced(self) -> bool:
         """Whether the index was rebuilt, which `refresh` cannot follow: open it again."""
         return self.store.replaced()
+
+
+def blocks_folder(folder: Path) -> Path:
+    """Where the blocks of an index are kept while a pool encodes them."""
+    return folder.with_name(f".{folder.name}.blocks")
 
 
 def _check_data(model: Hasher | Path, data: Dataset) -> None:

@@ -12,13 +12,13 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
 from dcmh.inputs.images import content_hash, date_taken
-from dcmh.search.compare import HASH, Changes, Comparison, Content, Entry
+from dcmh.search.compare import HASH, Changes, Comparison, Content, EncodedItem, Entry
 from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
 from dcmh.stores.base import COLUMNS, FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
 from dcmh.util.blas import one_blas_thread
@@ -41,11 +41,20 @@ COMMIT_SECONDS = 1.0
 Progress = Callable[[int, int], None]  # items done, items to do
 
 
+class EncodedItems(Protocol):
+    """Items that other processes have encoded."""
+
+    def __getitem__(self, row: int) -> EncodedItem: ...
+
+
 class Update:
     """One run over some data.
 
     Items that are not in the data are gone, and removed at the end, unless `keep`. With `partial` the data is not all that is
     indexed, so nothing is gone. `touched` are the ids of all items that the run has written or removed.
+
+    With `encoded`, which may also be set before `run`, other processes have encoded the items: by row of the data. With
+    `rest`, worker threads and processes end with the run.
     """
 
     def __init__(
@@ -60,9 +69,12 @@ class Update:
         uploaded: bool = False,
         recode: bool = False,
         stored: Sequence[Item] | None = None,
+        rest: bool = True,
         progress: Progress | None = None,
     ) -> None:
         self.store = store
+        self.rest = rest
+        self.encoded: EncodedItems | None = None
         self.encoders = encoders
         self.data = data
         self.keep = keep
@@ -154,7 +166,8 @@ class Update:
             for _, prepared in ahead:
                 for pictures in prepared.values():
                     pictures.cancel()
-            self.encoders.rest()
+            if self.rest:
+                self.encoders.rest()
 
     def _groups(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         group: list[Entry] = []
@@ -186,6 +199,9 @@ class Update:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-hash") as pool:
             for start in range(0, len(entries), HASHED_AHEAD):
                 block = entries[start : start + HASHED_AHEAD]
+                if self.encoded is not None:
+                    for entry in block:
+                        entry.encoded = self.encoded[entry.row]
                 contents = list(pool.map(self._hash, block))
                 dates = list(pool.map(self._date, block))
                 stored = self._stored({content for content in contents if isinstance(content, bytes)})
@@ -210,6 +226,8 @@ class Update:
 
     def _hash(self, entry: Entry) -> bytes | ImageError | None:
         """16 bytes for its pictures, 16 for the rest of what its codes are made of; None where it has nothing."""
+        if entry.encoded is not None:
+            return entry.encoded.content if entry.encoded.error is None else ImageError(entry.encoded.error)
         if entry.item.content is not None:
             return entry.item.content
         hashes: list[bytes] = []
@@ -232,6 +250,8 @@ class Update:
 
     def _date(self, entry: Entry) -> datetime | None:
         """When the picture of an item was taken."""
+        if entry.encoded is not None:
+            return entry.encoded.taken
         if entry.item.taken is not None:
             return entry.item.taken
         paths = (column.path(entry.row) for name in self.sources if isinstance(column := self.data[name], Images))
@@ -262,8 +282,8 @@ class Update:
             entry.item = replace(entry.item, id=before.id)
 
     def _prepare(self, group: list[Entry]) -> dict[str, Prepared]:
-        prepared = {}
-        for name in self.sources:
+        prepared: dict[str, Prepared] = {}
+        for name in self.sources if self.encoded is None else ():
             column = self.data[name]
             if isinstance(column, Images):
                 chosen = [entry for entry in group if entry.encode and column.observed[entry.row]]
@@ -283,6 +303,12 @@ class Update:
         return content_hash(source)
 
     def _finish(self, group: list[Entry], prepared: dict[str, Prepared]) -> list[Entry]:
+        if self.encoded is not None:
+            for entry in group:
+                if entry.encode and entry.content is not None and entry.encoded is not None:
+                    entry.content.codes.update(_only(entry.encoded.codes, self.code_names))
+                    entry.content.fine.update(_only(entry.encoded.fine, self.code_names))
+            return group
         total: dict[int, Encoded] = {}  # by row: the outputs and fine vectors of an item, summed
         for name in self.sources:
             column = self.data[name]
@@ -362,6 +388,8 @@ class Update:
                 self._write(entry, text_code, fine)
 
     def _text_codes(self, entries: list[Entry]) -> list[bytes | None]:
+        if self.text is not None and self.encoded is not None:
+            return [entry.encoded.codes.get(self.text) if entry.encoded else None for entry in entries]
         words = self.encoders.words if self.text is not None else None
         if words is None:
             return [None] * len(entries)
@@ -370,6 +398,8 @@ class Update:
     def _text_fine(self, entries: list[Entry]) -> list[bytes | None]:
         if self.text is None:
             return [None] * len(entries)
+        if self.encoded is not None:
+            return [entry.encoded.fine.get(self.text) if entry.encoded else None for entry in entries]
         vectors = fine_texts(self.encoders.fine, [entry.item.text for entry in entries])
         return [None if vector is None else self._quantised(vector) for vector in vectors]
 
@@ -421,6 +451,10 @@ class Update:
             self.changes.moved += 1
         else:
             self.changes.unchanged += 1
+
+
+def _only(values: Mapping[str, bytes], names: Sequence[str]) -> dict[str, bytes]:
+    return {name: values[name] for name in names if name in values}
 
 
 def _compared(item: Item) -> tuple[object, ...]:

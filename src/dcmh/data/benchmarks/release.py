@@ -22,7 +22,7 @@ class Zip:
     """The files of one zip, read one at a time; also the `Store` of its pictures."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = self.file = path
         try:
             self._file = zipfile.ZipFile(path)
         except BROKEN as error:

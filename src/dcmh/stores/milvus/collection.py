@@ -168,18 +168,22 @@ class Collection:
         alone: NDArray[np.bool_] | None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Insert new rows. Milvus would keep an id twice, so a batch that may have arrived is upserted."""
+        """Insert new rows."""
         done = 0
         for rows in self._batches(ids, packed, alone):
-
-            def insert(client: Any, attempt: int, rows: list[dict[str, Any]] = rows) -> Any:
-                way = client.upsert if attempt else client.insert
-                return way(self.name, rows, timeout=ANSWER_SECONDS)
-
-            self.server.call(insert, patience=LOADING)
+            self._insert(rows)
             done += len(rows)
             if progress:
                 progress(done, len(ids))
+
+    def _insert(self, rows: list[dict[str, Any]]) -> None:
+        """Insert a batch. Milvus would keep an id twice, so one that may have arrived is upserted."""
+
+        def insert(client: Any, attempt: int) -> Any:
+            way = client.upsert if attempt else client.insert
+            return way(self.name, rows, timeout=ANSWER_SECONDS)
+
+        self.server.call(insert, patience=LOADING)
 
     def upsert(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_]) -> None:
         """Write rows, replacing those with the same ids."""

@@ -34,6 +34,13 @@ class FineCollection(Collection):
         for start in range(0, len(rows), BATCH):
             self._send("upsert", data=rows[start : start + BATCH])
 
+    def load(self, ids: NDArray[np.int64], vectors: NDArray[np.int8]) -> None:
+        """Insert vectors (n, dimensions) under new ids."""
+        for start in range(0, len(ids), BATCH):
+            some = [b64encode(vector).decode() for vector in vectors[start : start + BATCH]]
+            numbers = ids[start : start + BATCH].tolist()
+            self._insert([{"id": n, "code": NO_VECTOR, "fine": text} for n, text in zip(numbers, some, strict=True)])
+
     def some(self, ids: Sequence[int], level: str) -> dict[int, bytes]:
         """The vectors of some items, at a level of consistency."""
         found: dict[int, bytes] = {}

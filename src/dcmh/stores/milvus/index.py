@@ -17,6 +17,7 @@ from dcmh.stores.address import Address, parse
 from dcmh.stores.codes import Packed, as_packed, in_order, measure_recall, new_items, results_of
 from dcmh.stores.milvus.collection import LISTS, Collection, blocks
 from dcmh.stores.milvus.connection import AT_ONCE, BATCH, Milvus
+from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.search import Search
 
 
@@ -106,19 +107,33 @@ class MilvusIndex:
         ids: ArrayLike,
         codes: Packed,
         *,
+        fine: NDArray[np.int8] | None = None,
         alone: NDArray[np.bool_] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Add the items whose id is new, any number of them; returns how many were added.
 
-        Can be interrupted and called again. Call `optimise` at the end.
+        `fine` are their fine vectors, shape (n, dimensions), for the collection of fine vectors beside that of codes. Can be
+        interrupted and called again. Call `optimise` at the end.
         """
         new, packed = new_items(ids, codes, self.bits)
         if not len(new):
             return 0
         fresh = ~np.isin(new, self._codes.known(new))
+        if fine is not None:  # first: an item whose code is there is complete
+            self._load_fine(new[fresh], fine[fresh])
         self._codes.insert(new[fresh], packed[fresh], None if alone is None else alone[fresh], progress)
         return int(np.count_nonzero(fresh))
+
+    def _load_fine(self, ids: NDArray[np.int64], vectors: NDArray[np.int8]) -> None:
+        name = self.collection.removeprefix(self.server.address.collection)
+        beside = FineCollection(
+            self.server, self.server.address.collection + (name.replace("codes", "fine", 1) or "_fine")
+        )
+        beside.open(create=True)
+        known = beside.known(ids)
+        fresh = ~np.isin(ids, known)
+        beside.load(ids[fresh], vectors[fresh])
 
     def put(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_]) -> None:
         """Write items, replacing those with the same ids."""

@@ -20,7 +20,7 @@ from dcmh.stores.address import Address, parse
 from dcmh.stores.codes import Found, Packed, as_packed, in_order, measure_recall, new_items, results_of
 from dcmh.stores.postgres import lookups
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres
-from dcmh.stores.postgres.table import Limit, Table, limited, packed_from
+from dcmh.stores.postgres.table import Limit, Table, copy_vectors, limited, make_fine_table, packed_from
 from dcmh.util.retry import LOADING
 
 if TYPE_CHECKING:
@@ -105,20 +105,25 @@ class PostgresIndex:
         ids: ArrayLike,
         codes: Packed,
         *,
+        fine: NDArray[np.int8] | None = None,
         alone: NDArray[np.bool_] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> int:
         """Add the items whose id is new, any number of them; returns how many were added.
 
-        Can be interrupted and called again: what was committed stays. Call `optimise` at the end.
+        `fine` are their fine vectors, shape (n, dimensions), for the table of fine vectors beside that of codes. Can be
+        interrupted and called again: what was committed stays. Call `optimise` at the end.
         """
         new, packed = new_items(ids, codes, self.bits)
+        if fine is not None:
+            self.server.work(lambda connection: make_fine_table(connection, self._table.fine))
         if len(new) > max(lookups.FEW, self.estimate // 4):
             self._drop_lookups()  # updating them row by row takes ten times longer than building them again
         added = 0
         for start in range(0, len(new), LOADED_AT_ONCE):
             rows = slice(start, start + LOADED_AT_ONCE)
-            task = self._loading(new[rows], packed[rows], None if alone is None else alone[rows])
+            vectors = None if fine is None else fine[rows]
+            task = self._loading(new[rows], packed[rows], None if alone is None else alone[rows], vectors)
             added += self.server.work(task, patience=LOADING)
             if progress:
                 progress(min(rows.stop, len(new)), len(new))
@@ -267,10 +272,18 @@ class PostgresIndex:
         self.has_hnsw = f"{self.name}_hnsw" in names
         self.estimate = self._table.estimate(connection)
 
-    def _loading(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_] | None) -> Callable[[Any], int]:
+    def _loading(
+        self,
+        ids: NDArray[np.int64],
+        packed: Packed,
+        alone: NDArray[np.bool_] | None,
+        vectors: NDArray[np.int8] | None,
+    ) -> Callable[[Any], int]:
         def load(connection: psycopg.Connection[Any]) -> int:
             fresh = ~np.isin(ids, self._table.known(connection, ids))
             self.copy(connection, ids[fresh], packed[fresh], None if alone is None else alone[fresh])
+            if vectors is not None:
+                copy_vectors(connection, self._table.fine, ids[fresh], vectors[fresh])
             return int(np.count_nonzero(fresh))
 
         return load

@@ -18,6 +18,7 @@ from dcmh.stores.address import Address
 from dcmh.stores.base import COMMON, Filter, Item, Skipped, item_words, was_uploaded
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
 from dcmh.stores.postgres.index import PostgresIndex
+from dcmh.stores.postgres.table import copy_vectors, make_fine_table
 from dcmh.stores.server import ServerStore
 from dcmh.stores.transaction import Transaction
 from dcmh.util.retry import LOADING
@@ -25,6 +26,7 @@ from dcmh.util.text import STOP_WORDS, index_words
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg.sql import Identifier
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS {schema}.about (key text PRIMARY KEY, value text NOT NULL)",
@@ -46,8 +48,6 @@ LATER_COLUMNS = tuple(
     f"ALTER TABLE {{schema}}.items ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in LATER.items()
 )
 LATER_INDEX = "CREATE INDEX IF NOT EXISTS items_by_taken ON {schema}.items (taken)"
-# Not in the table of codes, which is scanned and would be three times as large. A text may have a fine vector but no code.
-FINE = "CREATE TABLE IF NOT EXISTS {schema}.{table} (id bigint PRIMARY KEY, vector bytea NOT NULL)"
 COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
 TYPES = ("int8", "text", "text", "text", "text", "bytea", "int8", "int8")
 PAGE = 10_000
@@ -92,7 +92,7 @@ class PostgresStore(ServerStore):
             ):  # a DBA may have created some, partitioned or distributed
                 connection.execute(self._statement(table))
             for modality in modalities if int(about["fine"]) else ():
-                connection.execute(self._statement(FINE, f"fine_{modality}"))
+                make_fine_table(connection, self._fine_table(modality))
 
         self.server.work(create)
         for modality in modalities:
@@ -157,7 +157,7 @@ class PostgresStore(ServerStore):
             self._delete(connection, "items", stale)
             self._copy_items(connection, list(changes.items.values()))
             for modality in modalities if self.dimensions and "modalities" in changes.about else ():
-                connection.execute(self._statement(FINE, f"fine_{modality}"))
+                make_fine_table(connection, self._fine_table(modality))
             for modality, index in indexes.items():
                 coded = rows[modality]
                 rewritten = coded.ids[coded.ids < changes.first_new]
@@ -190,12 +190,10 @@ class PostgresStore(ServerStore):
     def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Transaction) -> None:
         table, rows = f"fine_{modality}", changes.fine_rows(modality)
         self._delete(connection, table, [number for number in rows.vectors if number < changes.first_new] + rows.gone)
-        with connection.cursor().copy(
-            self._statement("COPY {schema}.{table} (id, vector) FROM STDIN (FORMAT binary)", table)
-        ) as copy:
-            copy.set_types(("int8", "bytea"))
-            for row in rows.vectors.items():
-                copy.write_row(row)
+        if rows.vectors:
+            joined = np.frombuffer(b"".join(rows.vectors.values()), np.int8).reshape(len(rows.vectors), -1)
+            ids = np.fromiter(rows.vectors, np.int64, len(rows.vectors))
+            copy_vectors(connection, self._fine_table(modality), ids, joined)
 
     def _delete(self, connection: psycopg.Connection[Any], table: str, ids: list[int]) -> None:
         if ids:
@@ -347,6 +345,11 @@ class PostgresStore(ServerStore):
             uploaded = was_uploaded(self.folder, name, path, text)
         known = (tuple(json.loads(labels)), content, size, mtime_ns, number, uploaded, taken)
         return Item(name, path, text, *known, extra or {})
+
+    def _fine_table(self, modality: str) -> Identifier:
+        from psycopg.sql import Identifier
+
+        return Identifier(f"dcmh_{self.address.collection}", f"fine_{modality}")
 
     def _statement(self, text: str, table: str | None = None) -> Any:
         from psycopg.sql import SQL, Identifier

@@ -80,6 +80,11 @@ class Table:
 
         return Identifier(self._schema, name)
 
+    @property
+    def fine(self) -> Identifier:
+        """The table of fine vectors that belongs to this one: fine_image to codes_image."""
+        return self.beside(self.name.replace("codes", "fine", 1))
+
     def indexes(self, connection: psycopg.Connection[Any]) -> set[str]:
         """The names of the table's indexes that can be used."""
         rows = connection.execute(
@@ -120,6 +125,43 @@ class Table:
             copy.write(_HEADER)
             copy.write(_copy_rows(ids, packed, self.bits, alone))
             copy.write(b"\xff\xff")
+
+
+def make_fine_table(connection: psycopg.Connection[Any], table: Identifier) -> None:
+    """Create a table of fine vectors if it does not exist.
+
+    They are not in the table of codes, which is scanned and would be three times as large; and a text may have a fine vector
+    but no code.
+    """
+    from psycopg.sql import SQL
+
+    connection.execute(
+        SQL("CREATE TABLE IF NOT EXISTS {} (id bigint PRIMARY KEY, vector bytea NOT NULL)").format(table)
+    )
+
+
+def copy_vectors(
+    connection: psycopg.Connection[Any], table: Identifier, ids: NDArray[np.int64], vectors: NDArray[np.int8]
+) -> None:
+    """Write fine vectors (n, dimensions) by binary COPY, inside the caller's transaction."""
+    from psycopg.sql import SQL
+
+    dimensions = vectors.shape[1]
+    row = [
+        ("fields", ">i2"),
+        ("id_length", ">i4"),
+        ("id", ">i8"),
+        ("length", ">i4"),
+        ("vector", np.int8, (dimensions,)),
+    ]
+    rows = np.empty(len(ids), np.dtype(row))
+    rows["fields"], rows["id_length"], rows["id"] = 2, 8, ids
+    rows["length"], rows["vector"] = dimensions, vectors
+    statement = SQL("COPY {} (id, vector) FROM STDIN (FORMAT binary)").format(table)
+    with connection.cursor().copy(statement) as copy:
+        copy.write(_HEADER)
+        copy.write(rows.tobytes())
+        copy.write(b"\xff\xff")
 
 
 def make_table(connection: psycopg.Connection[Any], schema: Composable, table: Composable, bits: int) -> None:
