@@ -168,11 +168,27 @@ def test_an_absolute_folder_is_found_in_the_data(photos):
         ({"where": ["rating"]}, "Not a condition: 'rating'"),
         ({"where": ["rating >="]}, "Not a condition"),
         ({"where": ["rating == 4"]}, "Not a condition"),
+        ({"where": ["rating >>= 4"]}, "Not a condition"),
+        ({"where": ["rating =< 4"]}, "Not a condition"),
+        ({"where": ["rating <> 4"]}, "Not a condition"),
+        ({"until": "2019-02-30"}, "Not a date: '2019-02-30'"),
     ],
 )
 def test_filters_that_make_no_sense(wrong, says):
     with pytest.raises(ParameterError, match=says):
         Filter(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("until", "end"),
+    [
+        ("2019-07-14", datetime(2019, 7, 15)),
+        ("20190714", datetime(2019, 7, 15)),
+        ("2019-07-14 18:30:05", datetime(2019, 7, 14, 18, 30, 6)),
+    ],
+)
+def test_the_last_moment_of_a_date(until, end):
+    assert Filter(until=until).taken == (None, end)
 
 
 def test_an_unknown_column_is_named_with_those_there_are(photos):
