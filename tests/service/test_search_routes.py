@@ -248,6 +248,12 @@ class TestSimilar:
     def test_no_such_item(self, client):
         problem(client.get("/api/items/999/similar"), 404, "no-such-item")
 
+    def test_what_is_wrong_with_a_filter_is_not_blamed_on_the_item(self, client):
+        said = problem(client.get("/api/items/5/similar?where=rating>3"), 422, "query-not-encodable")
+        assert said["title"] == "The index has no column 'rating'."
+        said = problem(client.get("/api/items/5/similar?label=sea&at_least=0.5"), 422, "query-not-encodable")
+        assert said["title"].startswith("The precision of hits was not measured")
+
 
 def precisions(record):
     """Those that the hits have, rising."""
