@@ -182,6 +182,10 @@ class TestWords:
     def test_wrong_parameters_are_problems(self, client, query):
         assert problem(client.get(f"/api/search?{query}"), 422, "bad-parameter")["title"]
 
+    def test_a_wrong_value_in_a_list_is_told_with_its_parameter(self, client):
+        said = problem(client.get("/api/search?like=1&like=x"), 422, "bad-parameter")
+        assert said["title"].startswith("like: Input should be a valid integer")
+
 
 class TestPictures:
     def test_a_picture_finds_what_the_index_finds(self, client, index):

@@ -45,7 +45,9 @@ OPERATORS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_CONDITION = re.compile(r"\s*(?P<column>[^=!<>]*[^=!<>\s])\s*(?P<operator>!=|<=|>=|=|<|>)(?P<value>[^=<>].*)", re.DOTALL)
+_CONDITION = re.compile(
+    r"\s*(?P<column>[^=!<>]*[^=!<>\s])\s*(?P<operator>!=|<=|>=|=|<|>)(?P<value>[^=<>].*)", re.DOTALL
+)
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
