@@ -93,6 +93,21 @@ def test_without_fine_vectors_words_are_excluded_as_well(index):
     assert all(hit.precision is None for hit in hits)
 
 
+def test_excluding_a_word_that_the_model_does_not_know_changes_no_distance(index):
+    assert not index.search("sea", k=48).query.ignored
+    plain = [(hit.id, hit.distance) for hit in index.search("sea", k=48)]
+    assert [(hit.id, hit.distance) for hit in index.search("sea -qqqq", k=48)] == plain
+    picture = next(hit.path for hit in index.search("sea", k=1))
+    shown = [(hit.id, hit.distance) for hit in index.search(image=picture, k=48)]
+    assert [(hit.id, hit.distance) for hit in index.search("qqqq", picture, k=48)] == shown
+
+
+def test_no_word_is_suggested_for_what_is_excluded(index, monkeypatch):
+    """Each suggestion takes milliseconds, and a query may exclude hundreds of words."""
+    monkeypatch.setattr(type(index.encoders.words.bag), "nearest", None)
+    assert index.search("sea -qqqq -wwww").query.without == ("qqqq", "wwww")
+
+
 def test_words_and_a_picture_are_one_query(photos):
     picture = next(hit.path for hit in photos.search("sea", k=1))
     words = {hit.id: hit for hit in photos.search("night", k=COUNT)}
