@@ -108,6 +108,16 @@ def test_no_word_is_suggested_for_what_is_excluded(index, monkeypatch):
     assert index.search("sea -qqqq -wwww").query.without == ("qqqq", "wwww")
 
 
+def test_if_all_within_the_radius_are_excluded_the_nearest_other_is_named(photos, monkeypatch):
+    monkeypatch.setattr("dcmh.search.query.EXCLUDED", 0.0)  # only the words count
+    every = photos.search("night", k=COUNT, radius=16)
+    radius = min(hit.distance for hit in every)
+    question = " ".join(["night", *(f"-{hit.text.split()[0]}" for hit in every if hit.distance == radius)])
+    nearest = min(photos.search(question, k=COUNT, radius=16), key=lambda hit: (hit.distance, hit.id))
+    found = photos.search(question, radius=radius)
+    assert (len(found), found.nearest.id) == (0, nearest.id)
+
+
 def test_words_and_a_picture_are_one_query(photos):
     picture = next(hit.path for hit in photos.search("sea", k=1))
     words = {hit.id: hit for hit in photos.search("night", k=COUNT)}
