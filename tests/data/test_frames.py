@@ -117,6 +117,20 @@ def test_the_same_rows_from_each(source):
     assert len(load_dataset(source)) == N - 1  # one has no text
 
 
+def test_samples_of_a_tar_are_told_apart_by_their_folders(tmp_path):
+    """As in WebDataset: a sample has the whole path up to the first dot of the file's name."""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for row, name in enumerate(["./cats/0", "./dogs/0", "dogs.v2/0", "1"]):
+            for suffix, content in (("png", COLUMNS["image"][row]), ("txt", f"number {row}".encode())):
+                member = tarfile.TarInfo(f"{name}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    data = load_dataset(tmp_path / "a.tar")
+    assert data.ids == ["a/cats/0", "a/dogs/0", "a/dogs.v2/0", "a/1"]
+    assert list(data.text.values) == [f"number {row}" for row in range(4)]
+    assert [data.image.source(row) for row in range(4)] == COLUMNS["image"][:4]
+
+
 @pytest.mark.parametrize("make", [dict, pandas.DataFrame, polars.DataFrame, pyarrow.table])
 def test_vectors_and_classes(make, tmp_path):
     columns = {"image": list(VECTORS), "text": TEXTS, "label": [0, 1, 0, 1, 0]}

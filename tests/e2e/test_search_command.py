@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -204,6 +205,16 @@ def test_what_cannot_be_answered_is_one_line(ask, arguments, code, says):
     assert (answer.code, answer.out) == (code, "")
     assert answer.err.startswith(says)
     assert answer.err.count("\n") == 1
+
+
+def test_an_example_without_others_is_not_said_to_be_excluded(cli, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
+    shutil.copy(place / "photos" / "003.png", tmp_path / "one")
+    assert cli("index", "one", "--model", place / "photos.dcmh" / "model").code == 0
+    for question in (("--like", "1"), ("sea", "--unlike", "1", "--folder", ".")):
+        answer = cli("search", "one.dcmh", *question)
+        assert answer.last == "Of 1 items, none remains: examples are no hits themselves."
 
 
 def test_what_is_no_index_is_one_line(cli, place, toy_model, monkeypatch):

@@ -93,6 +93,31 @@ def test_without_fine_vectors_words_are_excluded_as_well(index):
     assert all(hit.precision is None for hit in hits)
 
 
+def test_excluding_a_word_that_the_model_does_not_know_changes_no_distance(index):
+    assert not index.search("sea", k=48).query.ignored
+    plain = [(hit.id, hit.distance) for hit in index.search("sea", k=48)]
+    assert [(hit.id, hit.distance) for hit in index.search("sea -qqqq", k=48)] == plain
+    picture = next(hit.path for hit in index.search("sea", k=1))
+    shown = [(hit.id, hit.distance) for hit in index.search(image=picture, k=48)]
+    assert [(hit.id, hit.distance) for hit in index.search("qqqq", picture, k=48)] == shown
+
+
+def test_no_word_is_suggested_for_what_is_excluded(index, monkeypatch):
+    """Each suggestion takes milliseconds, and a query may exclude hundreds of words."""
+    monkeypatch.setattr(type(index.encoders.words.bag), "nearest", None)
+    assert index.search("sea -qqqq -wwww").query.without == ("qqqq", "wwww")
+
+
+def test_if_all_within_the_radius_are_excluded_the_nearest_other_is_named(photos, monkeypatch):
+    monkeypatch.setattr("dcmh.search.query.EXCLUDED", 0.0)  # only the words count
+    every = photos.search("night", k=COUNT, radius=16)
+    radius = min(hit.distance for hit in every)
+    question = " ".join(["night", *(f"-{hit.text.split()[0]}" for hit in every if hit.distance == radius)])
+    nearest = min(photos.search(question, k=COUNT, radius=16), key=lambda hit: (hit.distance, hit.id))
+    found = photos.search(question, radius=radius)
+    assert (len(found), found.nearest.id) == (0, nearest.id)
+
+
 def test_words_and_a_picture_are_one_query(photos):
     picture = next(hit.path for hit in photos.search("sea", k=1))
     words = {hit.id: hit for hit in photos.search("night", k=COUNT)}
@@ -168,11 +193,27 @@ def test_an_absolute_folder_is_found_in_the_data(photos):
         ({"where": ["rating"]}, "Not a condition: 'rating'"),
         ({"where": ["rating >="]}, "Not a condition"),
         ({"where": ["rating == 4"]}, "Not a condition"),
+        ({"where": ["rating >>= 4"]}, "Not a condition"),
+        ({"where": ["rating =< 4"]}, "Not a condition"),
+        ({"where": ["rating <> 4"]}, "Not a condition"),
+        ({"until": "2019-02-30"}, "Not a date: '2019-02-30'"),
     ],
 )
 def test_filters_that_make_no_sense(wrong, says):
     with pytest.raises(ParameterError, match=says):
         Filter(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("until", "end"),
+    [
+        ("2019-07-14", datetime(2019, 7, 15)),
+        ("20190714", datetime(2019, 7, 15)),
+        ("2019-07-14 18:30:05", datetime(2019, 7, 14, 18, 30, 6)),
+    ],
+)
+def test_the_last_moment_of_a_date(until, end):
+    assert Filter(until=until).taken == (None, end)
 
 
 def test_an_unknown_column_is_named_with_those_there_are(photos):

@@ -68,6 +68,17 @@ def test_exact_and_near_copies_with_the_one_to_keep(copied):
             index.duplicates(similarity=2)
 
 
+def test_copies_that_are_removed_meanwhile_are_left_out(copied, monkeypatch):
+    with SearchIndex.open(copied / "photos.dcmh") as index:
+        exact = index.duplicates("exact").groups[0]
+        gone = {copy.item.id for copy in exact.copies[1:]}
+        get = index.store.get
+        monkeypatch.setattr(index.store, "get", lambda ids: {n: item for n, item in get(ids).items() if n not in gone})
+        assert [group.kind for group in index.duplicates().groups] == ["near"]
+        gone.add(exact.keep)
+        assert [group.kind for group in index.duplicates().groups] == ["near"]
+
+
 def test_the_kept_exact_copy_stands_for_all_in_a_near_group(copied, model, tmp_path):
     shutil.copytree(copied / "photos", tmp_path / "photos")
     picture(0).resize((100, 100)).save(tmp_path / "photos" / "small.jpg")

@@ -13,7 +13,7 @@ from PIL import Image
 import dcmh
 from dcmh.cli import main
 from dcmh.errors import DataError, ModelError, ModelMismatch, ParameterError
-from dcmh.search import SearchIndex
+from dcmh.search import Filter, SearchIndex
 from dcmh.search.merge import merge
 from toy_photos import load
 
@@ -81,6 +81,18 @@ def test_the_prefix_gives_the_names_of_the_common_folder(model, tmp_path):
     SearchIndex.build(model, load(tmp_path / "photos"), tmp_path / "whole.dcmh").close()
     assert stored(tmp_path / "both.dcmh") == stored(tmp_path / "whole.dcmh")
     assert (tmp_path / "both.dcmh" / "skipped.tsv").read_text() == (tmp_path / "whole.dcmh" / "skipped.tsv").read_text()
+
+
+def test_columns_of_all_indexes_can_be_filtered_by(halves, ready, fine_model):
+    data = load(ready / "photos")
+    for name, rows, column in (("c", range(20), "rating"), ("d", range(20, COUNT), "city")):
+        part = data.take(np.array(rows))
+        part.extra = [{column: row} for row in rows]
+        SearchIndex.build(fine_model, part, halves / f"{name}.dcmh").close()
+    merge([halves / "c.dcmh", halves / "d.dcmh"], halves / "both.dcmh")
+    with SearchIndex.open(halves / "both.dcmh") as index:
+        for condition, found in (("rating < 3", 3), ("city >= 22", COUNT - 22)):
+            assert len(index.search("sea", k=COUNT, filter=Filter(where=[condition]))) == found
 
 
 def test_uploads_are_copied(halves, ready):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,7 @@ def index_of(items):
     items = {item.id: item for item in items}
     store = SimpleNamespace(
         snapshot=SimpleNamespace(generation=7, fine={"image": None}),
+        items=lambda: iter(items.values()),
         get=lambda ids: {number: items[number] for number in ids if number in items},
         fine_of=lambda modality, ids: {number: fine[number].tobytes() for number in ids if number in fine},
     )
@@ -87,6 +89,19 @@ def test_an_item_is_found_by_its_own_word(number):
     chosen = index_of(items(lambda n: {"labels": (animal(n), f"batch{n % 9}"), "text": "next to the top"}))
     assert Overview(chosen).words_for(chosen, number) == [animal(number)]
     assert Overview(chosen).words_for(chosen, 9999) == []
+
+
+def test_items_are_sampled_also_after_all_older_ones_were_replaced():
+    chosen = index_of([replace(item, id=item.id + 8000) for item in items(lambda n: {"labels": (animal(n),)})])
+    found = Overview(chosen)
+    assert {topic.word for topic in found.topics} == set(ANIMALS)
+    assert set(found.folders) == {"set 0", "set 1"}
+
+
+def test_folders_outside_of_the_data_and_those_of_uploads_are_not_shown():
+    inside, outside = Item("1", "a/b/1.jpg", id=1), Item("2", "/srv/secret/2.jpg", id=2)
+    upload = Item("upload:3", "photos.dcmh/uploads/3.jpg", id=3, uploaded=True)
+    assert Overview(index_of([inside, outside, upload])).folders == ("a/b",)
 
 
 def test_an_empty_index_has_none():

@@ -306,3 +306,19 @@ def test_pixels_go_through_a_finetuned_network(own):
     with SearchIndex.build(model, data, own / "pixels.dcmh") as index:
         assert index.changes.new == 11
         assert index.changes.skipped == [("000.png", "empty file")]
+
+
+def test_an_upgrade_says_which_vectors_are_not_in_the_data(tmp_path):
+    random = np.random.default_rng(0)
+    x, y = random.random((30, 4), np.float32), random.random((30, 3), np.float32)
+    names = [f"item {row}" for row in range(30)]
+    data = dcmh.Dataset.from_arrays(x=x, y=y, labels=np.arange(30) % 3, ids=names)
+    for bits in (16, 32):
+        dcmh.DCMH(bits=bits, hidden=16, epochs=1, device="cpu").fit(data, fine=0).save(tmp_path / f"{bits}")
+    SearchIndex.build(tmp_path / "16", data, tmp_path / "index").close()
+    some = data.take(np.arange(28))
+    with SearchIndex.build(tmp_path / "32", some, tmp_path / "index", upgrade=True) as index:
+        assert (index.changes.recoded, index.changes.gone, len(index)) == (28, 2, 28)
+        reason = "not in the data, so that it cannot be encoded with another model"
+        assert index.changes.skipped == [("item 28", reason), ("item 29", reason)]
+        assert index.search(vector=x[3], query_modality="x", k=1)[0].distance == 0

@@ -38,6 +38,12 @@ class TestHeaders:
             for inline in ("<style", " style=", " onclick="):
                 assert inline not in file.read_text(encoding="utf-8")
 
+    def test_long_queries_take_no_more_memory_than_their_answers(self, serve):
+        client = serve()
+        answer = client.get("/api/search", params={"text": "sea", "unknown": "x" * 10_000})
+        assert client.get("/api/search", params={"text": "sea", "unknown": "x" * 10_000}).content == answer.content
+        assert max(map(len, client.app.state.service.answers._cache)) < 100
+
     def test_answers_are_not_stored_but_pictures_are(self, client):
         assert client.get("/api/search?text=sea").headers["cache-control"] == "no-store"
         assert client.get("/api/items/1/image").headers["cache-control"] == "private, no-cache"

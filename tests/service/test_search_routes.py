@@ -182,6 +182,10 @@ class TestWords:
     def test_wrong_parameters_are_problems(self, client, query):
         assert problem(client.get(f"/api/search?{query}"), 422, "bad-parameter")["title"]
 
+    def test_a_wrong_value_in_a_list_is_told_with_its_parameter(self, client):
+        said = problem(client.get("/api/search?like=1&like=x"), 422, "bad-parameter")
+        assert said["title"].startswith("like: Input should be a valid integer")
+
 
 class TestPictures:
     def test_a_picture_finds_what_the_index_finds(self, client, index):
@@ -247,6 +251,12 @@ class TestSimilar:
 
     def test_no_such_item(self, client):
         problem(client.get("/api/items/999/similar"), 404, "no-such-item")
+
+    def test_what_is_wrong_with_a_filter_is_not_blamed_on_the_item(self, client):
+        said = problem(client.get("/api/items/5/similar?where=rating>3"), 422, "query-not-encodable")
+        assert said["title"] == "The index has no column 'rating'."
+        said = problem(client.get("/api/items/5/similar?label=sea&at_least=0.5"), 422, "query-not-encodable")
+        assert said["title"].startswith("The precision of hits was not measured")
 
 
 def precisions(record):

@@ -299,7 +299,12 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
     if hits.query.filter and not hits.searched:
         return f"None of the {len(index):,} items of {index.place} passes the filter."
     if hits.nearest is None and len(index):
-        return f"Of {hits.searched:,} items, none remains: the text or labels of all of them contain what is excluded."
+        why = "no item has a code in the modality that is searched"
+        if hits.query.like or hits.query.unlike:
+            why = "examples are no hits themselves"
+        if hits.query.without:
+            why = "the text or labels of all of them contain what is excluded"
+        return f"Of {hits.searched:,} items, none remains: {why}."
     if hits.nearest is None:
         return f"{index.place} has nothing to search: it holds {len(index):,} items."
     near = hits.nearest

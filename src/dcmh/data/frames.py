@@ -421,7 +421,7 @@ class _Tar:
 
 
 def _open_tar(file: Path | RemoteFile) -> Frame:
-    """One sample per row: files of the same name, such as 00017.jpg, 00017.txt and 00017.json."""
+    """One sample per row: files of the same folder and name, such as 00017.jpg, 00017.txt and 00017.json."""
 
     def records(wanted: set[str]) -> Iterator[Record]:
         store = _Tar(file)
@@ -429,9 +429,11 @@ def _open_tar(file: Path | RemoteFile) -> Frame:
         try:
             with file.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
                 for member in tar:
-                    key, _, suffix = member.name.rpartition("/")[2].partition(".")
+                    folder, slash, base = member.name.removeprefix("./").rpartition("/")
+                    key, _, suffix = base.partition(".")
                     if not member.isfile() or not key:
                         continue
+                    key = f"{folder}{slash}{key}"
                     if key != name and sample:
                         yield sample
                     if key != name:

@@ -109,8 +109,11 @@ def find(
     contents = _Contents(index)
     groups, keep = [], {}  # keep: of the oldest item of a content, the one that stands for all
     for ids in contents.repeated():
-        groups.append(_exact(index, ids))
-        keep[ids[0]] = groups[-1].keep
+        copies = sorted(_copies(index, ids), key=_preference, reverse=True)
+        if copies:
+            keep[ids[0]] = copies[0].item.id
+        if len(copies) > 1:  # fewer: the others were removed meanwhile
+            groups.append(_group("exact", copies))
     found = Duplicates(groups if kind != "near" else [], contents.items, 0)
     pictures = [name for name in index.encoders.modalities if index.encoders.kind(name) == "image"]
     if kind != "exact" and len(pictures) == 1:  # the content of an item with several pictures does not identify one
@@ -292,10 +295,6 @@ def _copies(index: SearchIndex, ids: Iterable[int]) -> Iterator[Copy]:
                 except ImageError:
                     path = path if path.exists() else None
             yield Copy(item, path, width, height, 0)
-
-
-def _exact(index: SearchIndex, ids: list[int]) -> Group:
-    return _group("exact", sorted(_copies(index, ids), key=_preference, reverse=True))
 
 
 # What makes a copy the one to keep, the most important first: why, and a value that is larger for the better one.

@@ -36,6 +36,7 @@ from dcmh.stores.base import (
     UPLOADS,
     Filter,
     Item,
+    Skipped,
     Snapshot,
     Store,
     closed_on_error,
@@ -545,6 +546,15 @@ class SearchIndex:
             columns[self.encoders.picture] = Images([None if path is None else str(path) for path in paths])
         if self.encoders.text is not None:
             columns[self.encoders.text] = Texts([item.text for item in items])
+        if not columns:  # a model of vectors, which are in the data alone
+            reason = "not in the data, so that it cannot be encoded with another model"
+            with self.store.writing():
+                for item in items:
+                    self.store.skip(item.name, Skipped(reason))
+                self.store.remove([item.id for item in items])
+            changes.gone += len(items)
+            changes.skipped = sorted([*changes.skipped, *((item.name, reason) for item in items)])
+            return
         data = Dataset(columns, ids=[item.name for item in items])
         more = Update(
             self.store, self.encoders, data, root=self.root, partial=True, stored=items, progress=progress

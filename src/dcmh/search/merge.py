@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dcmh import stores
 from dcmh.errors import BusyError, DataError, ModelError, ModelMismatch, ParameterError
 from dcmh.methods.folder import read_record
 from dcmh.stores.address import Address, is_address
-from dcmh.stores.base import FINISHED, UNFINISHED, UPDATE, UPLOADED, UPLOADS, Item, Store
+from dcmh.stores.base import COLUMNS, FINISHED, UNFINISHED, UPDATE, UPLOADED, UPLOADS, Item, Store
 from dcmh.util.atomic import whole_folder
 
 BLOCK = 10_000  # items at a time
@@ -96,8 +97,11 @@ class _Merge:
             for part, before in zip(self.parts, self._prefixes(), strict=True):
                 self._copy(part, store, before)
             finished = all(part.about(UPDATE) != UNFINISHED for part in self.parts)
+            columns = dict.fromkeys(name for part in self.parts for name in json.loads(part.about(COLUMNS) or "[]"))
             with store.writing():
                 store.note(UPDATE, FINISHED if finished else UNFINISHED)
+                if columns:
+                    store.note(COLUMNS, json.dumps(list(columns), ensure_ascii=False))
                 for part, before in zip(self.parts, self._prefixes(), strict=True):
                     for name, why in part.skipped().items():
                         if store.find(before + name) is None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class Overview:
         self._space = _Space(index)
         items = _sample(index)
         self.labels = _most_common(label for item in items for label in item.labels)
-        self.folders = _most_common(filter(None, (posixpath.dirname(item.path or "") for item in items)))
+        self.folders = _most_common(filter(None, map(_folder, items)))
         if self._space.modality is None or not items:
             return
         vectors = self._space.of_items(index, [item.id for item in items])
@@ -136,9 +137,19 @@ class _Space:
 
 
 def _sample(index: SearchIndex) -> list[Item]:
-    """Items at even distances; ids grow from 1, and those of removed items are missing."""
+    """Items at even distances; ids grow from 1, and those of removed items are missing. If most are, the oldest items."""
     step = max(1, -(-len(index) // SAMPLE))
-    return sorted(index.store.get(range(1, len(index) + step, step)).values(), key=lambda item: item.id)
+    wanted = range(1, len(index) + step, step)
+    found = index.store.get(wanted)
+    if 2 * len(found) < len(wanted):
+        return list(islice(index.store.items(), SAMPLE))
+    return sorted(found.values(), key=lambda item: item.id)
+
+
+def _folder(item: Item) -> str:
+    """The folder of an item in the data: what is outside of it, such as uploads, is not shown."""
+    inside = item.path is not None and not item.uploaded and not posixpath.isabs(item.path)
+    return posixpath.dirname(item.path or "") if inside else ""
 
 
 def _most_common(names: Iterable[str]) -> tuple[str, ...]:

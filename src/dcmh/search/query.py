@@ -157,9 +157,8 @@ def ask(
         parts.append((PICTURE, coded))
     for example in like:
         parts.append((PICTURE / len(like), ask_code(encoders, example.key, example.modality, indexed)))
-    excluded = [
-        (EXCLUDED, ask_words(encoders, phrase, _checked(encoders, modality["text"], "text"))) for phrase in without
-    ]
+    spoken = _checked(encoders, modality["text"], "text") if without else None
+    excluded = [(EXCLUDED, ask_words(encoders, phrase, spoken, suggest=False)) for phrase in without]
     for example in unlike:
         excluded.append((UNLIKE / len(unlike), ask_code(encoders, example.key, example.modality, indexed)))
     query, request = parts[0][1] if len(parts) == 1 and not excluded else _combined(encoders, parts, excluded)
@@ -173,10 +172,10 @@ def _read(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: list[tuple[float, Asked]]) -> Asked:
-    """One query of several parts, less what is excluded."""
-    total = sum(weight for weight, _ in parts) or 1.0
-    weighted = [(weight / total, asked) for weight, asked in parts]
-    weighted += [(-weight, asked) for weight, asked in excluded]
+    """One query of several parts, less what is excluded. Words that the model does not know have no code of their own."""
+    total = sum(weight for weight, asked in parts if asked[1].known) or 1.0
+    weighted = [(weight / total, asked) for weight, asked in parts if asked[1].known]
+    weighted += [(-weight, asked) for weight, asked in excluded if asked[1].known]
     fine: NDArray[np.float32] | None = None
     bits = np.zeros(encoders.bits, np.float64)
     for weight, (_, request) in weighted:
@@ -197,8 +196,8 @@ def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: li
     return query, replace(request, without=tuple(one[1].words for _, one in excluded if one[1].words))
 
 
-def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Asked:
-    """A query of words, with known words suggested for unknown ones."""
+def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, suggest: bool = True) -> Asked:
+    """A query of words, with known words suggested for unknown ones, unless `suggest` is not set."""
     modality = modality or encoders.text
     if modality is None:
         raise QueryError("The model of this index knows no words.", hint="Ask with a picture.")
@@ -216,7 +215,7 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None) -> Ask
         used, ignored = [*used, *ignored], []
     if not known and not indexed:
         raise _unknown(text, words, {}, encoders.folder / f"{modality}.vocabulary.txt", texts_searched=False)
-    nearest = {} if known and not ignored else _nearest(words.bag, ignored)
+    nearest = _nearest(words.bag, ignored) if suggest else {}
     code = words.encode([text])[0].tobytes()
     fine = None
     if encoders.fine is not None and read:

@@ -160,13 +160,15 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     share = words.share(ids)
     score = fine + WORDS * share
     key = score if words.few is None else np.where(np.isin(ids, words.few), score + FIRST, score)
-    keep = ~np.isin(ids, np.union1d(wanted.without, _excluded(collection, request, wanted, among)))
+    without = np.union1d(np.array(wanted.without, np.int64), _excluded(collection, request, wanted, among))
+    keep = ~np.isin(ids, without)
     if wanted.allowed is not None:
         keep &= _holds(wanted.allowed, ids)
     last = None if k is None else k + offset
     order = _best(ids, np.where(keep, key, -np.inf), None if last is None else last + SPARE)
     order = order[keep[order]]
-    wanted.drop(near)
+    for item in without.tolist() if near else ():
+        near.pop(item, None)
     near |= _distances(collection.codes, scopes, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
     matches = []
     for row in order:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -128,8 +128,13 @@ async def on_http(request: Request, error: Exception) -> Response:
 async def on_invalid(request: Request, error: Exception) -> Response:
     """Exception handler for parameters that violate the schema."""
     assert isinstance(error, RequestValidationError)
-    wrong = [f"{detail['loc'][-1] if detail['loc'] else 'request'}: {detail['msg']}" for detail in error.errors()]
+    wrong = [f"{_place(detail['loc'])}: {detail['msg']}" for detail in error.errors()]
     return Problem(422, f"{wrong[0]}.", "GET /docs describes the parameters.", errors=wrong[:10]).response()
+
+
+def _place(location: Sequence[int | str]) -> str:
+    """The name of a parameter; the location of one in a list ends with its number there."""
+    return next((part for part in reversed(location) if isinstance(part, str)), "request")
 
 
 def bug(request_id: str) -> Problem:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import hashlib
 import itertools
 import os
 import threading
@@ -263,7 +264,10 @@ class Service:
 
     @staticmethod
     def _answer_key(opened: OpenIndex, query: bytes) -> str:
-        return f"{opened.number} {opened.index.store.snapshot.generation} {query.hex()}"
+        digest = hashlib.blake2b(
+            query, digest_size=16
+        ).hexdigest()  # a query may be long, and keys do not count as kept bytes
+        return f"{opened.number} {opened.index.store.snapshot.generation} {digest}"
 
     async def with_picture(self, data: bytes, work: Callable[[OpenIndex, Query, str], Result]) -> Result:
         """Encode a picture and run work with its code. The caller holds a slot of `pictures`."""

@@ -45,7 +45,9 @@ OPERATORS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_CONDITION = re.compile(r"\s*(?P<column>[^=!<>]*[^=!<>\s])\s*(?P<operator>!=|<=|>=|=|<|>)(?P<value>[^=].*)", re.DOTALL)
+_CONDITION = re.compile(
+    r"\s*(?P<column>[^=!<>]*[^=!<>\s])\s*(?P<operator>!=|<=|>=|=|<|>)(?P<value>[^=<>].*)", re.DOTALL
+)
 _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
@@ -173,8 +175,9 @@ class Filter:
 
 def _moments(text: str) -> tuple[datetime, datetime]:
     """The beginning of a year, month, day or second, and the beginning of the next."""
+    given = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", text.strip())  # 20190714 is a day, not its first second
     try:
-        if match := _DATE.fullmatch(text.strip()):
+        if match := _DATE.fullmatch(given):
             year, month, day = (None if part is None else int(part) for part in match.groups())
             first = datetime(year or 0, month or 1, day or 1)
             if day is not None:
@@ -182,7 +185,7 @@ def _moments(text: str) -> tuple[datetime, datetime]:
             if month is not None:
                 return first, datetime(first.year + month // 12, month % 12 + 1, 1)
             return first, datetime(first.year + 1, 1, 1)
-        first = datetime.fromisoformat(text.strip()).replace(tzinfo=None, microsecond=0)
+        first = datetime.fromisoformat(given).replace(tzinfo=None, microsecond=0)
         return first, first + timedelta(seconds=1)
     except (ValueError, OverflowError):
         raise ParameterError(

@@ -196,8 +196,12 @@ async def similar(request: Request, id: ItemId, page: Paged) -> Response:  # noq
         wanted = page.wanted(index)
         try:
             hits = index.similar(id, **wanted)
-        except (QueryError, DataError) as error:  # removed since, or not yet loaded
-            raise no_item(id) from error
+        except (QueryError, DataError) as error:
+            try:
+                index.ask(like=[id])
+            except (QueryError, DataError):  # removed since, or not yet loaded
+                raise no_item(id) from error
+            raise
         return search_response(index.bits, hits, modality, page, page.next_page(f"/api/items/{id}/similar"), item=id)
 
     return await service.with_index(find)
