@@ -28,8 +28,8 @@ def write(folder: Path, name: str, *lines: str) -> Path:
 
 def test_json_lines(folder):
     rows = [
-        {"image": "a.jpg", "text": "two dogs", "labels": ["dog", "sea"], "id": 7, "split": "query"},
-        {"image": "b.jpg", "text": ["boat", "harbour"], "labels": "sea;boat", "id": "x", "split": "train"},
+        {"image": "a.jpg", "text": "two dogs", "labels": ["dog", None, "sea"], "id": 7, "split": "query"},
+        {"image": "b.jpg", "text": ["boat", None, "harbour"], "labels": "sea;boat", "id": "x", "split": "train"},
         {"image": "c d.jpg", "text": "nothing", "labels": [], "id": "y"},
     ]
     data = load_dataset(write(folder, "pairs.jsonl", *[json.dumps(row) for row in rows], ""))

@@ -57,6 +57,17 @@ def test_onnx_gives_the_same_codes(folder, data, tmp_path):
     assert main(["check", str(tmp_path / "out")]) == 0
 
 
+def test_the_card_names_no_folder_of_this_machine(folder):
+    record = json.loads((folder / "model.json").read_text())
+    record["parameters"] |= {"weights": "/home/ann/secret/net.pth", "encoder": "onnx:/home/ann/secret/clip"}
+    record["modalities"]["sound"]["network"] = "/home/ann/secret/other"
+    card = model_card(folder, record)
+    assert "secret" not in card
+    assert '"weights": "net.pth"' in card
+    assert '"encoder": "onnx:clip"' in card
+    assert "- other: ask whoever" in card
+
+
 @pytest.mark.slow  # the image network takes a while to export
 def test_onnx_from_pixels(tmp_path):
     data = dcmh.load_dataset("toy", n=40)

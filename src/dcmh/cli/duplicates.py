@@ -118,9 +118,10 @@ def _summary(found: Duplicates) -> str:
     others = {copy.item.id: copy.item.size or 0 for group in found.groups for copy in group.copies[1:]}
     text = (
         f"{exact:,} groups of exact copies and {len(found.groups) - exact:,} of near copies in {found.items:,} items, "
-        f"found in {found.took:.1f} s. "
-        f"Without the {len(others):,} copies that need not be kept: {sum(others.values()) / 1e6:,.1f} MB less."
+        f"found in {found.took:.1f} s."
     )
+    if others:
+        text += f" Without the {len(others):,} copies that need not be kept: {sum(others.values()) / 1e6:,.1f} MB less."
     if found.missing:
         name, reason = found.missing[0]
         text += f" Not compared for near copies: {len(found.missing):,} pictures, such as {name} ({reason})."

@@ -10,10 +10,11 @@ from dcmh.cli.options import Switch
 
 
 def export(model: Path, /, *, out: Path | None = None, onnx: Switch = False, json: Switch = False) -> int:
-    """Write a copy of a model to publish: with a model card (README.md), and without the names of your files.
+    """Write a copy of a model to publish: with a model card (README.md), and without the names of your items.
 
     The card says what the model learned from, what was measured on held-out queries, and which weights it needs, in the
     format of Hugging Face: upload the folder with hf upload, and load it with dcmh.load("hf://OWNER/NAME").
+    model.json keeps the path of weights or an encoder that you trained with as a file.
 
     Parameters
     ----------

@@ -450,7 +450,7 @@ def _row(
         raise DataError(f"{name} line {line}: labels must be a list or separated by ';', not {labels!r}.")
     return Row(
         cells={each.name: _cell(record.get(each.column), kinds[each.name]) for each in modalities},
-        labels=tuple(dict.fromkeys(text for label in labels if (text := mended(str(label)).strip()))),
+        labels=tuple(dict.fromkeys(text for label in labels if (text := _text_in(label)))),
         id=_text_in(record.get("id")),
         part=part,
         line=line,
@@ -517,7 +517,7 @@ def _is_filled(cell: Any) -> bool:
 def _text_in(cell: Any) -> str | None:
     """The cell as a stripped string; None for a blank cell. A list of tags becomes one string."""
     if isinstance(cell, list):
-        cell = " ".join(str(tag) for tag in cell)
+        cell = " ".join(str(tag) for tag in cell if tag is not None)
     return None if cell is None else mended(str(cell)).strip() or None
 
 

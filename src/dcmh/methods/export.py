@@ -181,13 +181,21 @@ def model_card(folder: Path, record: Mapping[str, Any] | None = None, *, onnx: b
 def _about(record: Mapping[str, Any]) -> str:
     trained = record["trained_on"]
     kinds = ", ".join(f"{name} ({view['kind']}s)" for name, view in record["modalities"].items())
-    settings = {key: value for key, value in record["parameters"].items() if value is not None}
+    settings = {key: _public(value) for key, value in record["parameters"].items() if value is not None}
     similarity = f" Items are similar by: {trained['similarity']}." if trained.get("similarity") else ""
     return (
         f"Maps {kinds} to codes of {record['bits']} bits, such that items of different modalities that belong together have "
         f"near codes. Learned from {trained['items']:,} items of {trained['name'] or 'unnamed data'} "
         f"(fingerprint `{trained['fingerprint']}`).{similarity}\n\nSettings: `{json.dumps(settings)}`."
     )
+
+
+def _public(value: Any) -> Any:
+    """A setting without the folders of this machine: /home/ann/w.pth is w.pth, and onnx:/home/ann/clip is onnx:clip."""
+    if not isinstance(value, str):
+        return value
+    scheme, colon, path = value.rpartition(":")
+    return f"{scheme}{colon}{Path(path).name}" if Path(path).is_absolute() else value
 
 
 def _measured(report: Mapping[str, Any], directions: Mapping[str, Any]) -> str:
@@ -219,7 +227,7 @@ def _licences(record: Mapping[str, Any]) -> str:
     for name in dict.fromkeys(filter(None, used)):
         package = _PACKAGES.get(name)
         if package is None:
-            lines.append(f"- {name}: ask whoever gave you its weights")
+            lines.append(f"- {_public(name)}: ask whoever gave you its weights")
             continue
         try:
             about = metadata(package).json

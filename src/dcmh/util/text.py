@@ -76,7 +76,7 @@ def as_scalar(cell: object) -> str | int | float | None:
     if isinstance(cell, bool):
         return str(cell).lower()
     if isinstance(cell, list | tuple):
-        cell = " ".join(str(part) for part in cell)
+        cell = " ".join(str(part) for part in cell if part is not None)
     text = mended(str(cell)).strip()
     if _WHOLE.fullmatch(text):
         return int(text)
