@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 MAX_JSON = 1 << 30  # bytes: a split of ten million items
 MAX_TOML = 1 << 24
+_parsing = (
+    threading.Lock()
+)  # NumPy parses headers as Python, which CPython 3.11 cannot do in two threads at once (gh-106905)
 # What parsing a damaged file, or taking its content for what it should be, can raise.
 UNREADABLE = (
     OSError,
@@ -130,7 +134,8 @@ def read_npy(path: Path | str, *, mmap: Literal["r", "c"] | None = None) -> NDAr
             if major not in (1, 2):
                 raise ValueError(f"version {major} of the format is unknown")
             read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
+            with _parsing:
+                shape, is_fortran, dtype = read(file)
         except Exception as error:  # NumPy parses the header as Python, which fails in many ways
             raise ValueError(f"its header cannot be read: {reason(error)}") from None
         if dtype.hasobject:
@@ -138,13 +143,16 @@ def read_npy(path: Path | str, *, mmap: Literal["r", "c"] | None = None) -> NDAr
         if min(shape, default=0) < 0 or not dtype.itemsize:
             raise ValueError(f"its header is damaged: shape {shape}, {dtype}")
         needed = math.prod(shape) * dtype.itemsize
-        if file.tell() + needed > os.fstat(file.fileno()).st_size:
+        start = file.tell()
+        order: Literal["C", "F"] = "F" if is_fortran else "C"
+        if start + needed > os.fstat(file.fileno()).st_size:
             raise ValueError(f"it is cut off: {needed:,} bytes of shape {shape} are expected")
-    try:
-        # An empty array cannot be mapped.
-        return np.asarray(np.load(path, mmap_mode=mmap if needed else None, allow_pickle=False))
-    except (EOFError, ArithmeticError, TypeError) as error:
-        raise ValueError(reason(error)) from error
+        if mmap is None or not needed:  # an empty array cannot be mapped
+            return np.fromfile(file, dtype, math.prod(shape)).reshape(shape, order=order)
+        try:
+            return np.asarray(np.memmap(path, dtype, mmap, start, shape, order))
+        except (ArithmeticError, TypeError) as error:
+            raise ValueError(reason(error)) from error
 
 
 def check_format(version: object, latest: int, where: object, kind: type[DCMHError]) -> None:
