@@ -17,7 +17,7 @@ import dcmh
 from toy_photos import write_photos
 
 ROOT = Path(__file__).parents[1]
-DATA = (".html", ".js", ".css", ".svg", ".json", ".jsonl", ".txt", ".toml", ".safetensors", ".typed")
+DATA = (".html", ".js", ".css", ".svg", ".json", ".jsonl", ".txt", ".toml", ".safetensors", ".crc32", ".typed")
 
 pytestmark = pytest.mark.slow
 

@@ -123,9 +123,9 @@ def thin_out(folder: Path) -> None:
     for path in photos:
         if path.name not in kept:
             path.unlink()
-    head, *rows = (folder / "captions.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    head, *rows = (folder / "pairs.csv").read_text(encoding="utf-8").splitlines(keepends=True)
     left = [row for row in rows if row.partition(",")[0] in kept]
-    (folder / "captions.csv").write_text("".join([head, *left]), encoding="utf-8")
+    (folder / "pairs.csv").write_text("".join([head, *left]), encoding="utf-8")
 
 
 def everything() -> list[tuple[str, Block]]:
