@@ -3,7 +3,7 @@
     python benchmarks/service.py                         # all parts, about five minutes
     python benchmarks/service.py --only load --seconds 5
     python benchmarks/service.py --items 10000 --kills 3 --malformed 200
-    python benchmarks/service.py --only load --attack --seconds 60
+    python benchmarks/service.py --only load --attack    # 64 clients for 60 seconds, with and without an attacker
 
 Parts: start (time to the first answer), load (word queries of 16 clients, each asked for the first time, and repeated; beside
 them a bare FastAPI endpoint that returns an answer of the same size), health (while 32 pictures are uploaded), malformed
@@ -392,7 +392,7 @@ def attack_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any
             stop = f"{folder}/stop"
             attacker = second_process("attack", server.port, 1000, 32, stop) if state == "attacked" else None
             time.sleep(3 if attacker else 0)
-            result = result_of(second_process("load", server.port, targets, options.seconds, 64))
+            result = result_of(second_process("load", server.port, targets, options.attack_seconds, 64))
             times = [1000 * seconds for seconds in result["times"]]
             failed = sum(count for status, count in result["statuses"].items() if status != "200")
             found[state] = {
@@ -497,6 +497,7 @@ def main() -> None:
     parser.add_argument("--attack", action="store_true", help="also measure the load beside an attacker")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--attack-seconds", type=float, default=60.0, help="of each load with --attack")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:
