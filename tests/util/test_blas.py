@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dcmh.util.blas import one_blas_thread, product
+from dcmh.util.blas import OneThread, in_control, product
 
 
 def threads():
@@ -19,38 +19,45 @@ def threads():
     }
 
 
+@pytest.fixture
+def one_thread():
+    """Not the process's own, which a service of another test may have entered."""
+    return OneThread()
+
+
 @pytest.fixture(autouse=True)
 def two_threads():
-    with threadpool_limits(2, "blas"):
+    with in_control():  # whichever thread of another test had it
+        limits = threadpool_limits(2, "blas")
+    with limits:
         yield
 
 
-def test_the_last_to_leave_restores_what_the_first_found():
-    first, second = one_blas_thread(), one_blas_thread()
-    first.__enter__()
-    second.__enter__()
+def test_the_last_to_leave_restores_what_the_first_found(one_thread):
+    one_thread.__enter__()
+    one_thread.__enter__()
     assert threads() == {1}
-    first.__exit__(None, None, None)
+    one_thread.__exit__(None, None, None)
     assert threads() == {1}
-    second.__exit__(None, None, None)
+    one_thread.__exit__(None, None, None)
     assert threads() == {2}
 
 
-def test_any_thread_can_enter_and_leave():
+def test_any_thread_can_enter_and_leave(one_thread):
     """The main thread controls the setting, in the terms of threadpoolctl: the fixture has changed it."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(one_blas_thread().__enter__).result()
+        pool.submit(one_thread.__enter__).result()
         assert threads() == {1}
-        with one_blas_thread():
-            pool.submit(one_blas_thread().__exit__, None, None, None).result()
+        with one_thread:
+            pool.submit(one_thread.__exit__, None, None, None).result()
             assert threads() == {1}
         assert threads() == {2}
 
 
-def test_another_library_that_changes_the_setting_in_between():
-    with one_blas_thread():
+def test_another_library_that_changes_the_setting_in_between(one_thread):
+    with one_thread:
         threadpool_limits(2, "blas")
-        with one_blas_thread():
+        with one_thread:
             assert threads() == {1}
     assert threads() == {2}
 

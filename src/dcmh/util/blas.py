@@ -15,7 +15,7 @@ UNIT = 16  # rows of a block are a multiple of it: what kernels compute at a tim
 LARGEST = 320  # rows of a block: OpenBLAS divides larger matrices itself
 
 
-class _OneThread:
+class OneThread:
     """A context that may be entered by several threads at once: the last one to leave restores what the first one found.
 
     The setting belongs to the process. All code of dcmh that changes it does so here, so that nobody restores two threads
@@ -30,7 +30,7 @@ class _OneThread:
     def __enter__(self) -> None:
         from threadpoolctl import ThreadpoolController
 
-        with self._lock, _in_control():
+        with self._lock, in_control():
             self._controller = self._controller or ThreadpoolController()
             limit = self._controller.limit(limits=1, user_api="blas")  # each time: other libraries change it as well
             if not self._inside:
@@ -41,12 +41,12 @@ class _OneThread:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                with _in_control():
+                with in_control():
                     self._limit.restore_original_limits()
 
 
 @contextlib.contextmanager
-def _in_control() -> Iterator[None]:
+def in_control() -> Iterator[None]:
     """Within the block this thread can change the setting.
 
     threadpoolctl 3.8 ignores all threads but the first that changed it, without a word, until that one ends.
@@ -63,10 +63,10 @@ def _in_control() -> Iterator[None]:
             release(force=True)
 
 
-_one_thread = _OneThread()
+_one_thread = OneThread()
 
 
-def one_blas_thread() -> _OneThread:
+def one_blas_thread() -> OneThread:
     """Within the block, NumPy's matrix products take one thread."""
     return _one_thread
 
