@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import tarfile
 
+import fsspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -24,7 +25,6 @@ def png(shade):
 @pytest.fixture
 def bucket():
     """An object store in memory."""
-    fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
     yield store
     if store.exists("/bucket"):
