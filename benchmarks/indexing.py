@@ -31,7 +31,7 @@ import dcmh
 from dcmh.data.columns import PICTURE_SIZE
 from dcmh.inputs import decoding, features, images
 from dcmh.search import Filter, SearchIndex
-from dcmh.search.compare import Comparison
+from dcmh.search.changes import Comparison
 from dcmh.stores.base import COLUMNS, Item
 from dcmh.stores.local import layout
 from dcmh.stores.local.store import LocalStore

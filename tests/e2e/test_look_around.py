@@ -207,7 +207,7 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(capsys, monk
 
 def test_no_time_left_is_said_before_the_image_network_learns(capsys, monkeypatch):
     from dcmh.cli import console
-    from dcmh.cli.learning import show_on
+    from dcmh.cli.training_run import show_on
 
     clock = iter([0.0, 11.0, 22.0, 100.0, 180.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))

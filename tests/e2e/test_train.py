@@ -11,8 +11,8 @@ from commands import QUICK, finish, left_behind, spawn
 from safetensors import SafetensorError
 
 import dcmh
-from dcmh.cli.learning import CheckpointFolder
 from dcmh.cli.train import default_apart, default_queries, keeps_apart
+from dcmh.cli.training_run import CheckpointFolder
 from dcmh.data import Dataset, dataset
 from dcmh.methods.dcmh import similarity, state
 from toy_photos import write_photos

@@ -11,7 +11,7 @@ from test_remote_search import contents, folder_like, told  # noqa: F401 - a fix
 
 import dcmh
 from dcmh.search import SearchIndex, rank
-from dcmh.stores import fine as fetched_vectors
+from dcmh.stores import fetched_vectors
 from dcmh.stores.local.catalogue import Catalogue
 from dcmh.stores.server import ServerStore
 from toy_photos import load, write_pairs

@@ -34,6 +34,7 @@ def folder(data, tmp_path_factory):
     model = dcmh.DCMH(bits=16, epochs=5, hidden=32, device="cpu", text_encoder="none").fit(split.train, fine=0)
     report = dcmh.evaluate(model, split)
     extra = {"report.json": json.dumps(report.to_json()), "split.json": "{}", "run.json": '{"data": "/home/me"}'}
+    extra["skipped.tsv"] = "file\treason\n/home/me/broken.jpg\ttruncated\n"
     model.save(folder, extra=extra)
     return folder
 
@@ -41,7 +42,7 @@ def folder(data, tmp_path_factory):
 def test_onnx_gives_the_same_codes(folder, data, tmp_path):
     files = export(folder, tmp_path / "out", onnx=True)
     assert {"README.md", "sound.onnx", "text.onnx", "model.json"} <= set(files)
-    assert not {"split.json", "run.json"} & set(files)
+    assert not {"split.json", "run.json", "skipped.tsv"} & set(files)
     model = dcmh.load(tmp_path / "out")
     for modality in model.modalities:
         session = onnxruntime.InferenceSession(tmp_path / "out" / f"{modality}.onnx")

@@ -16,7 +16,7 @@ import dcmh
 from dcmh.errors import ParameterError, QueryError, UnknownWords
 from dcmh.index import numpy_kernels
 from dcmh.index.fine import FineIndex
-from dcmh.methods import fine as fine_space
+from dcmh.methods import fine_space
 from dcmh.search import SearchIndex, calibration, rank
 from dcmh.search.rank import Match, Ranking
 from dcmh.util.text import index_words

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcmh.errors import DataError, NotFittedError, ParameterError
-from dcmh.util.text import STOP_WORDS, BagOfWords, folder_words, mended, singular, words_of
+from dcmh.util.text import STOP_WORDS, BagOfWords, folder_words, sanitized, singular, words_of
 
 TEXTS = ["Two dogs on a beach", "a dog's beach", "DOG dog dog, naïve café", "beach 2024 x-ray", None, "the dogs"]
 COCO = Path(__file__).parents[2] / "../shared/data/coco12k/pairs.jsonl"
@@ -184,7 +184,7 @@ def test_an_empty_vocabulary_is_not_written_as_one(tmp_path):
     ],
 )
 def test_half_a_character_is_mended(text, whole):
-    assert mended(text) == whole
+    assert sanitized(text) == whole
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcmh.cli import console
-from dcmh.cli.learning import STATE
 from dcmh.cli.options import Switch
 from dcmh.errors import DataError
 from dcmh.stores.address import is_address, parse
@@ -58,7 +57,7 @@ def verify(checked: Check, path: str | None) -> str:
         checked.collection(path)
         return "collection"
     folder = Path(path).expanduser()
-    state = folder / STATE if folder.is_dir() else folder
+    state = folder / model_folder.STATE if folder.is_dir() else folder
     if model_folder.is_model(folder):
         checked.model(folder)
         return "model"
@@ -71,7 +70,7 @@ def verify(checked: Check, path: str | None) -> str:
     if (folder / "hamming.json").is_file():
         checked.hamming(folder)
         return "Hamming index"
-    if state.name == STATE and state.is_file():
+    if state.name == model_folder.STATE and state.is_file():
         checked.checkpoint(state)
         return "checkpoint"
     raise DataError(

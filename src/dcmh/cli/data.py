@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import CycloptsError
 
 from dcmh.cli import console
+from dcmh.cli.data_source import Source, say_skipped
 from dcmh.cli.options import Switch
-from dcmh.cli.source import Source, say_skipped
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.tables import printable
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcmh.cli import console, measures
-from dcmh.cli.learning import measure_and_save, show_on
+from dcmh.cli import console, report_table
+from dcmh.cli.data_source import Source, readable
 from dcmh.cli.options import Switch
-from dcmh.cli.source import Source, readable
+from dcmh.cli.training_run import measure_and_save, show_on
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
@@ -43,8 +43,8 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
     if json:
         console.result_json({"model": str(model), "report": report.to_json(), "searches": searches})
     else:
-        console.result(f"\n{measures.table(report)}")
-        measures.say_cautions(report, label_words=False)
+        console.result(f"\n{report_table.table(report)}")
+        report_table.say_cautions(report, label_words=False)
         for search in searches:
             console.result(f"\n{_page(search)}")
     console.say("\n" + " ".join(whole.notes))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from dcmh import __version__
 from dcmh.cli import console
 from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
+from dcmh.cli.data_source import as_table, say_skipped
 from dcmh.cli.index import load
 from dcmh.cli.options import Switch
-from dcmh.cli.source import as_table, say_skipped
 from dcmh.errors import DataError, ModelError, ParameterError
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from collections.abc import Collection
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
-from dcmh.cli import console, measures
-from dcmh.cli.learning import RUN
+from dcmh.cli import console, report_table
+from dcmh.cli.data_source import Source, readable, say_skipped
 from dcmh.cli.options import Switch
-from dcmh.cli.source import Source, readable, say_skipped
 from dcmh.cli.train import divide
 from dcmh.errors import DamagedError, DataError, ModelError
 from dcmh.util.checksums import read_checked_text
@@ -84,16 +83,18 @@ def evaluate(
     if json:
         console.result_json(report.to_json())
     else:
-        console.say(measures.summary(report))
-        measures.say_cautions(report, label_words=bool(words))
-        console.result(measures.table(report, [ties] if ties else ["stable", "expected"]))
+        console.say(report_table.summary(report))
+        report_table.say_cautions(report, label_words=bool(words))
+        console.result(report_table.table(report, [ties] if ties else ["stable", "expected"]))
         if more:
-            console.result("\n" + measures.more(report, ties or "expected"))
+            console.result("\n" + report_table.more(report, ties or "expected"))
 
 
 def _source(model: Path, data: str | None, text: str | None) -> Source:
     """DATA, or the data recorded in the model folder."""
-    record = _read(model, RUN)
+    from dcmh.methods import folder
+
+    record = _read(model, folder.RUN)
     if data is None and record is None:
         raise ModelError(f"{model} does not record its training data.", hint=f"Name it: dcmh evaluate {model} DATA")
     recorded = record["data"] if record else {}

@@ -16,9 +16,8 @@ from cyclopts import Parameter
 
 from dcmh.cli import console
 from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
-from dcmh.cli.learning import RUN
+from dcmh.cli.data_source import Source, say_skipped
 from dcmh.cli.options import Switch
-from dcmh.cli.source import Source, say_skipped
 from dcmh.errors import DCMHError, ParameterError
 from dcmh.stores.address import Address, is_address, parse
 from dcmh.util.formats import parse_object
@@ -156,7 +155,7 @@ def _shortened(model: Path, bits: int, folder: Path) -> Path:
     from dcmh.util.checksums import read_checked_text
 
     extra = {}
-    for name in (model_folder.SPLIT, RUN, model_folder.REPORT):
+    for name in (model_folder.SPLIT, model_folder.RUN, model_folder.REPORT):
         if (model / name).is_file():
             extra[name] = read_checked_text(model / name)
     if model_folder.REPORT in extra:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dcmh.cli import console
-from dcmh.cli.learning import RUN, SKIPPED, STATE
 from dcmh.cli.options import Switch
 from dcmh.errors import DataError
 from dcmh.stores.address import is_address, parse
@@ -42,8 +41,8 @@ def _look(path: Path, named: str) -> tuple[str, dict[str, Any]]:
 
     if folder.is_model(path):
         return "model", _model(path)
-    state = path / STATE if path.is_dir() else path
-    if state.name == STATE and state.is_file():
+    state = path / folder.STATE if path.is_dir() else path
+    if state.name == folder.STATE and state.is_file():
         return "unfinished training", _checkpoint(state)
     if (path / "index.json").is_file():
         return "search index", _search_index(path)
@@ -63,17 +62,17 @@ def _model(path: Path) -> dict[str, Any]:
 
     record = folder.read_record(path)
     history = folder.read_history(path)
-    run = _read(path / RUN)
+    run = _read(path / folder.RUN)
     summary: dict[str, Any] = {
         name: record[name] for name in ("method", "bits", "fingerprint", "parameters", "modalities")
     }
-    with readable(path / RUN, hint=AGAIN):
+    with readable(path / folder.RUN, hint=AGAIN):
         summary["trained_on"] = record.get("trained_on", {}) | ({"source": run["data"]["data"]} if run else {})
         if run:
             summary["label_words"] = run["data"].get("label_words")
             summary |= {name: run.get(name) for name in ("command", "device", "seconds", "finished", "skipped")}
             if run.get("skipped"):
-                summary["skipped_list"] = str(path / SKIPPED)
+                summary["skipped_list"] = str(path / folder.SKIPPED)
         summary["versions"] = run["versions"] if run else record.get("versions", {})
     summary["iterations"] = len(history)
     summary["bytes"] = sum(file.stat().st_size for file in path.iterdir() if file.is_file())

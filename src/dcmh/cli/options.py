@@ -182,9 +182,9 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
 def fine_options(method: MethodOptions) -> dict[str, Any]:
     """The arguments of `fit` for the fine vectors. A missing encoder is an error here, before any work."""
     from dcmh.inputs import encoders
-    from dcmh.methods import fine
+    from dcmh.methods import fine_space
 
-    dimensions = fine.check_dimensions(fine.DEFAULT if method.fine is None else method.fine)
+    dimensions = fine_space.check_dimensions(fine_space.DEFAULT if method.fine is None else method.fine)
     encoder = None if method.text_encoder in (None, "none", "auto") else method.text_encoder
     if method.encoder is not None and encoders.reads(encoders.open_encoder(method.encoder)):
         encoder = method.encoder

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from dcmh.cli import console, measures, options, source
-from dcmh.cli.learning import SKIPPED, follow, learn
+from dcmh.cli import console, data_source, options, report_table
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
+from dcmh.cli.training_run import follow, learn
 from dcmh.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ def train(
     data
         A folder of photos with texts, a file pairs.jsonl, .csv or .tsv or its folder, a .mat file, or a name from dcmh data.
     """
+    from dcmh.methods import folder
+
     run = run or RunOptions()
     items, method, dcmh = settled(run.config, items, method, dcmh)
     model = options.build(method, dcmh)
@@ -77,8 +79,8 @@ def train(
     split = divide(whole, items.queries, items.train_size, seed, keep_apart=keep_apart)
     _build_similarity(model, split)  # refuses what cannot be learned from, before an hour of reading pictures
     began = time.monotonic()
-    found = source.readable(whole, model._view("image"), device)
-    source.say_skipped(found.skipped, "" if run.strict else f", listed in {out / SKIPPED}")
+    found = data_source.readable(whole, model._view("image"), device)
+    data_source.say_skipped(found.skipped, "" if run.strict else f", listed in {out / folder.SKIPPED}")
     if run.strict and found.skipped:
         console.error("Stopped because of --strict; nothing was trained or written. Repair or remove those files.")
         return 3
@@ -101,9 +103,9 @@ def train(
         said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(found.skipped)}
         console.result_json(said | {"seconds": seconds, "report": report.to_json()})
     else:
-        console.say(measures.summary(report))
-        measures.say_cautions(report, label_words=bool(words))
-        console.result(measures.table(report))
+        console.say(report_table.summary(report))
+        report_table.say_cautions(report, label_words=bool(words))
+        console.result(report_table.table(report))
     text = "" if items.text is None else f" --text {shlex.quote(items.text)}"
     console.say(f"Wrote {out}. Next: dcmh index {shlex.quote(data)} --model {shlex.quote(str(out))}{text}")
     return 0
@@ -166,9 +168,9 @@ def settled(
     return options.merged(given[0], read[0]), options.merged(given[1], read[1]), options.merged(given[2], read[2])
 
 
-def source_of(data: str, items: DataOptions, dcmh: DCMHOptions) -> source.Source:
+def source_of(data: str, items: DataOptions, dcmh: DCMHOptions) -> data_source.Source:
     """The source that DATA and the flags describe."""
-    return source.Source(
+    return data_source.Source(
         data, items.text, bool(items.keep_partial), items.min_tag_count, items.modalities, dcmh.similarity
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from dcmh.cli import console, options, source
+from dcmh.cli import console, data_source, options
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
 from dcmh.cli.train import device_of, divide, keeps_apart, settled, source_of
 from dcmh.errors import DataError, MissingExtra, ParameterError
@@ -73,8 +73,8 @@ def tune(
         raise DataError(
             f"{out} exists but is not a folder of dcmh tune, so nothing is written there.", hint="Choose another --out."
         )
-    loaded = source.readable(whole, model._view("image"), device)
-    source.say_skipped(loaded.skipped)
+    loaded = data_source.readable(whole, model._view("image"), device)
+    data_source.say_skipped(loaded.skipped)
     split = divide(loaded.data, items.queries, items.train_size, model.seed, keep_apart=keeps_apart(model))
     fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
     share = len(split.train) / len(split.database)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import DataError
-from dcmh.util.text import mended
+from dcmh.util.text import sanitized
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -90,9 +90,9 @@ class Images:
                     f"Picture of item {row} is a {type(value).__name__}. Give a path, a uint8 array "
                     f"(height, width, 3), a PIL image, or None if there is no picture."
                 )
-            if isinstance(value, str | Path) and mended(str(value)) != str(value):
+            if isinstance(value, str | Path) and sanitized(str(value)) != str(value):
                 raise DataError(
-                    f"Picture of item {row}, {mended(str(value))}: its name is not UTF-8. Rename the file, or leave it out."
+                    f"Picture of item {row}, {sanitized(str(value))}: its name is not UTF-8. Rename the file, or leave it out."
                 )
         self.root = Path(root) if root is not None else None
         self.observed: NDArray[np.bool_] = np.array([value is not None for value in self.values], bool)
@@ -137,7 +137,7 @@ class Texts:
                 raise DataError(
                     f"Text of item {row} is a {type(value).__name__}. Give a string, or None if there is no text."
                 )
-            self.values.append(mended(str(value)) if value is not None and value.strip() else None)
+            self.values.append(sanitized(str(value)) if value is not None and value.strip() else None)
         self.observed: NDArray[np.bool_] = np.array([value is not None for value in self.values], bool)
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from dcmh.data.labels import check_labels, labels_from_folders, labels_from_text
 from dcmh.data.splits import Split, make_split
 from dcmh.data.values import as_column, plain
 from dcmh.errors import DataError
-from dcmh.util.text import mended
+from dcmh.util.text import sanitized
 
 PARTS = ("query", "database", "train")
 JOINT = "joint"  # the code of all modalities of an item together: reserved, not a modality
@@ -65,7 +65,7 @@ class Dataset:
     ) -> None:
         self.columns = dict(columns)
         _check_modalities(self.columns)
-        self.name = mended(name)
+        self.name = sanitized(name)
         self.notes = tuple(notes)
         self.skipped = list(skipped)
         self._size = _common_length(self.columns)
@@ -298,7 +298,7 @@ def _check_names(names: Sequence[str] | None, count: int) -> list[str] | None:
         return None
     if len(names) != count:
         raise DataError(f"{len(names)} label names are given for {count} labels. Give one name per column.")
-    return [mended(name) for name in names]
+    return [sanitized(name) for name in names]
 
 
 def _check_ids(ids: Sequence[object] | None, size: int) -> list[str]:
@@ -306,7 +306,7 @@ def _check_ids(ids: Sequence[object] | None, size: int) -> list[str]:
         return [str(row) for row in range(size)]
     if len(ids) != size:
         raise DataError(f"{len(ids):,} ids are given for {size:,} items. Give one per item.")
-    names = [mended(str(value)) for value in ids]
+    names = [sanitized(str(value)) for value in ids]
     if len(set(names)) < size:
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]

@@ -13,7 +13,7 @@ from dcmh.data import tables
 from dcmh.data.columns import HEIC_HINT, HEIC_SUFFIXES, IMAGE_SUFFIXES, Images, Texts, can_read_heic
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
-from dcmh.util.text import folder_words, mended
+from dcmh.util.text import folder_words, sanitized
 
 HEIC = "HEIC picture"
 NO_IMAGES = "images"  # `which` of the error for a folder with neither pictures nor a table
@@ -125,7 +125,7 @@ def scan(folder: Path) -> Contents:
     heic = can_read_heic()
 
     def unreadable(error: OSError) -> None:
-        found.skipped.append((mended(os.path.relpath(error.filename, folder)), "permission denied"))
+        found.skipped.append((sanitized(os.path.relpath(error.filename, folder)), "permission denied"))
 
     for parent, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
         status = os.stat(parent)
@@ -134,22 +134,22 @@ def scan(folder: Path) -> Contents:
             continue
         seen.add((status.st_dev, status.st_ino))
         left_out = [name for name in folders if name.startswith(".") or name.lower() in _SYSTEM_FOLDERS]
-        found.left_out_folders.update(map(mended, left_out))
+        found.left_out_folders.update(map(sanitized, left_out))
         folders[:] = sorted(set(folders).difference(left_out))
         inside = PurePath(parent).relative_to(folder).as_posix()
         prefix = "" if inside == "." else f"{inside}/"
         for name in files:
             if name.startswith(".") or name.lower() in _SYSTEM_FILES:
-                found.left_out_files[mended(name)] += 1
+                found.left_out_files[sanitized(name)] += 1
                 continue
             relative = prefix + name
             if relative in (*tables.PAIRS, *tables.CAPTIONS):
                 continue
             kind = _kind(name, heic)
             if kind is not None:
-                found.unread.setdefault(kind, []).append(mended(relative))
-            elif mended(relative) != relative:
-                found.skipped.append((mended(relative), "name is not UTF-8"))
+                found.unread.setdefault(kind, []).append(sanitized(relative))
+            elif sanitized(relative) != relative:
+                found.skipped.append((sanitized(relative), "name is not UTF-8"))
             elif _is_special(os.path.join(parent, name)):
                 found.skipped.append((relative, "not a file"))
             else:

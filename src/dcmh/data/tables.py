@@ -35,7 +35,7 @@ from dcmh.data.labels import multi_hot
 from dcmh.data.values import is_picture
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.formats import parse_json, read_npy
-from dcmh.util.text import as_scalar, mended
+from dcmh.util.text import as_scalar, sanitized
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 PAIRS = tuple("pairs" + suffix for suffix in SUFFIXES)
@@ -518,7 +518,7 @@ def _text_in(cell: Any) -> str | None:
     """The cell as a stripped string; None for a blank cell. A list of tags becomes one string."""
     if isinstance(cell, list):
         cell = " ".join(str(tag) for tag in cell if tag is not None)
-    return None if cell is None else mended(str(cell)).strip() or None
+    return None if cell is None else sanitized(str(cell)).strip() or None
 
 
 def _path_in(cell: Any) -> str | None:

@@ -100,7 +100,7 @@ class HammingIndex:
         refuse_missing(wanted[rows < 0])
         return packed_of(state.table.words[rows], self.bits)
 
-    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+    def codes_by_id(self, ids: ArrayLike) -> dict[int, bytes]:
         """Id to packed code for those of the items that are in the index."""
         wanted = as_ids(ids)
         state, rows = self._rows(wanted)

@@ -86,7 +86,7 @@ class Index(Protocol):
         """The packed codes of these items, in that order."""
         ...
 
-    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+    def codes_by_id(self, ids: ArrayLike) -> dict[int, bytes]:
         """Id to packed code for those of the items that are in the index."""
         ...
 

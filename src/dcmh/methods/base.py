@@ -23,9 +23,9 @@ from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, DivergedError, NotFittedError, ParameterError
 from dcmh.inputs import encoders
 from dcmh.inputs.views import FeatureView, PixelView, VectorView, View, WordView, as_column, load_view
-from dcmh.methods import fine as fine_space
+from dcmh.methods import fine_space
 from dcmh.methods import folder as model_folder
-from dcmh.methods.fine import FineSpace
+from dcmh.methods.fine_space import FineSpace
 
 Arrays = dict[str, NDArray[Any]]
 Progress = Callable[[Mapping[str, Any]], None]
@@ -91,7 +91,7 @@ class Hasher(ABC):
         progress
             Called with a record, usually after each iteration.
         fine
-            Dimensions of the fine space that ranks the hits of the codes (`dcmh.methods.fine`): 64, 128, 256, or 0 for none.
+            Dimensions of the space (`dcmh.methods.fine_space`) that ranks the hits of the codes: 64, 128, 256, or 0 for none.
         text_encoder
             The sentence encoder of the fine space. Default: that of the method, or use-multilingual.
         """

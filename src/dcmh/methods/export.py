@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 CARD = "README.md"
-PRIVATE = (model_folder.SPLIT, "run.json")  # they name items and folders
+PRIVATE = (model_folder.SPLIT, model_folder.RUN, model_folder.SKIPPED)  # they name items and folders
 SIZE = 224  # pixels, square, of the pictures that an ONNX file takes
 NEAR_ZERO = 1e-4  # of an item's largest output: those nearer to zero may fall on the other side elsewhere
 

@@ -5,7 +5,7 @@ weights.safetensors     what was learned, as named arrays
 NAME.vocabulary.txt     the words of a text modality, one per line
 history.jsonl           one line per iteration of the training
 split.json, report.json written by `dcmh train`: the held-out queries, and what was measured on them
-run.json                written by it too: the data, the words used as labels, the command, versions
+run.json, skipped.tsv   written by it too: the data, the words used as labels, the command, versions; unreadable pictures
 checksums.json          size and SHA-256 of each file; weights.safetensors.crc32: of the blocks that a query maps
 """
 
@@ -29,13 +29,9 @@ from dcmh.util.atomic import recover, whole_folder
 from dcmh.util.formats import check_format, check_types, parse_json_lines, parse_object, readable
 
 FORMAT = 1
-MODEL, WEIGHTS, HISTORY, SPLIT, REPORT = (
-    "model.json",
-    "weights.safetensors",
-    "history.jsonl",
-    "split.json",
-    "report.json",
-)
+MODEL, WEIGHTS, HISTORY = "model.json", "weights.safetensors", "history.jsonl"
+SPLIT, REPORT, RUN, SKIPPED = "split.json", "report.json", "run.json", "skipped.tsv"
+STATE = "state.safetensors"  # of an unfinished training, in NAME.checkpoint
 KEPT = "model"  # the folder of a search index that holds a copy of its model
 
 

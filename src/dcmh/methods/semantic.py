@@ -1,6 +1,6 @@
 """Semantic: regression to a sentence space, then ITQ (Gong & Lazebnik, CVPR 2011).
 
-The fine space of `dcmh.methods.fine` already holds both sides, pictures by regression and texts by their sentence vectors. Its
+The space of `dcmh.methods.fine_space` already holds both sides, pictures by regression and texts by their sentence vectors. Its
 vectors z are rotated so that their signs lose as little as possible, over the training pictures (`_solvers.itq`).
 
 It needs no labels, no vocabulary and no training of networks; the starter model is made with it.
@@ -17,7 +17,7 @@ from dcmh.data.columns import Kind
 from dcmh.errors import DataError
 from dcmh.inputs import encoders
 from dcmh.inputs.views import FeatureView, SentenceView, View, WordView
-from dcmh.methods import fine as fine_space
+from dcmh.methods import fine_space
 from dcmh.methods._solvers import itq
 from dcmh.methods.base import Arrays, Hasher
 

@@ -28,7 +28,7 @@ from dcmh.data.dataset import JOINT, Dataset
 from dcmh.data.frames import import_pyarrow
 from dcmh.data.values import InMemory
 from dcmh.errors import BusyError, ImageError
-from dcmh.search.compare import EncodedItem
+from dcmh.search.changes import EncodedItem
 from dcmh.search.encode import BATCH, Encoders
 from dcmh.search.update import Update
 from dcmh.stores.base import Item, Skipped, Store
@@ -148,7 +148,7 @@ Report = Callable[[State], None]
 def encode_block(encoders: Encoders, work: Work, task: Task) -> Result:
     """Encode a block: what an update of an empty index with these items would write."""
     collected = _Collected(joint=work.joint)
-    Update(cast(Store, collected), encoders, task.data, root=None, partial=True, rest=False).run()
+    Update(cast(Store, collected), encoders, task.data, root=None, partial=True, stop_workers=False).run()
     items = [collected.encoded(name) for name in task.data.ids]
     names = [JOINT] if work.joint else [name for name in encoders.modalities if name in task.data.modalities]
     file = _parquet(task, items, names, encoders)

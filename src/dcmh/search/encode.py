@@ -17,9 +17,9 @@ from dcmh import codes
 from dcmh.data.columns import PICTURE_SIZE, Column, Images
 from dcmh.errors import ImageError, ModelMismatch
 from dcmh.inputs.views import FeatureView, PixelView, recorded_framing
-from dcmh.methods import fine as fine_space
+from dcmh.methods import fine_space
 from dcmh.methods import folder as model_folder
-from dcmh.methods.fine import FineSpace
+from dcmh.methods.fine_space import FineSpace
 from dcmh.search.words import TextEncoder, open_words, text_modality
 from dcmh.util.arrays import map_arrays
 from dcmh.util.cache import BackgroundWriter
@@ -130,10 +130,10 @@ class Encoders:
             self._pictures[modality] = PictureEncoder(self.model, modality, self.fine, cache=self._cache)
         return self._pictures[modality]
 
-    def rest(self) -> None:
+    def stop_workers(self) -> None:
         """End the worker processes that decode pictures, until they are needed again."""
         for encoder in list(self._pictures.values()):
-            encoder.rest()
+            encoder.stop_workers()
 
     def vectors(self, modality: str, column: Column) -> tuple[NDArray[np.float64], NDArray[np.float32] | None]:
         """Real-valued outputs (n, bits) of some vectors, and their fine vectors, if the model gives them any."""
@@ -286,7 +286,7 @@ class PictureEncoder:
         torch.set_num_threads(before)  # a thread's own setting also applies to threads started later
         return pool
 
-    def rest(self) -> None:
+    def stop_workers(self) -> None:
         """End the worker threads and processes, until they are needed again; the caches are written."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)

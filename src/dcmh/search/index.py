@@ -41,14 +41,14 @@ from dcmh.stores.base import (
     Store,
     closed_on_error,
 )
-from dcmh.util.text import mended
+from dcmh.util.text import sanitized
 
 if TYPE_CHECKING:
     from dcmh.data.splits import Split
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
     from dcmh.search.blocks import Blocks, Pool, State
-    from dcmh.search.compare import Changes
+    from dcmh.search.changes import Changes
     from dcmh.search.duplicates import Duplicates
     from dcmh.search.update import Progress, Update
 
@@ -319,7 +319,7 @@ class SearchIndex:
         self.item(number)
         indexes = self.store.snapshot.indexes
         for name in sorted(indexes, key=lambda name: name == self.encoders.text):
-            code = self._intact(lambda now, name=name: now.indexes[name].codes_there([number]).get(number))  # type: ignore[misc]
+            code = self._intact(lambda now, name=name: now.indexes[name].codes_by_id([number]).get(number))  # type: ignore[misc]
             if code is not None:
                 return queries.Example(number, code + self.store.fine_of(name, [number]).get(number, b""), name)
         raise QueryError(f"Item {number} of {self.place} has no code.", hint="Index it again.")
@@ -485,11 +485,11 @@ class SearchIndex:
         device: str | None = None,
     ) -> Changes:
         """Bring the index up to date, inside the caller's `writer`."""
-        from dcmh.search.compare import check_root, data_root
+        from dcmh.search.changes import check_root, data_root
         from dcmh.search.update import Update
 
         root = data_root(data)
-        check_root(self.place, self.store.noted_roots(), root)
+        check_root(self.place, self.store.data_folders(), root)
         recode = self.store.about(UPDATE) == UPGRADING
         keep = keep_gone or recode
         update = Update(self.store, self.encoders, data, root=root, keep=keep, recode=recode, progress=progress)
@@ -662,6 +662,6 @@ def _names(images: Sequence[Any] | None, text: Sequence[str | None] | None, root
             names.append((full.relative_to(root) if root is not None and inside else full).as_posix())
         else:
             digest = hashlib.blake2b(b"" if image is None else np.asarray(image).tobytes(), digest_size=8)
-            digest.update(mended(str(text[row] if text is not None else "")).encode())
+            digest.update(sanitized(str(text[row] if text is not None else "")).encode())
             names.append(f"added {digest.hexdigest()}")
     return names

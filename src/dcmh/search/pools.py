@@ -47,8 +47,8 @@ class _Encoder:
     def __call__(self, task: Task) -> Result:
         return encode_block(self._encoders, self._work, task)
 
-    def rest(self) -> None:
-        self._encoders.rest()
+    def stop_workers(self) -> None:
+        self._encoders.stop_workers()
 
 
 def _lost(task: Task, times: int) -> DataError:
@@ -96,7 +96,7 @@ class ThisProcess:
             yield from map(encoder, tasks) if encoder else ()
         finally:
             if encoder:
-                encoder.rest()
+                encoder.stop_workers()
 
     def publish(self, state: State) -> None:
         """Nothing: the caller has the state."""

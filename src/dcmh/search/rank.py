@@ -447,7 +447,7 @@ def _distances(codes: Codes, scopes: list[Scope], request: Request, items: list[
     whole = {name for name, allowed in scopes if allowed is None}
     for name in sorted(codes, key=lambda name: (name not in whole, name == request.modality)):
         wanted = items if name in whole else [item for item in items if item not in near]
-        for item, code in codes[name].codes_there(wanted).items() if wanted else ():
+        for item, code in codes[name].codes_by_id(wanted).items() if wanted else ():
             distance = int(np.bitwise_count(np.frombuffer(code, np.uint8) ^ query).sum())
             if item not in near or distance < near[item][0]:
                 near[item] = (distance, name)

@@ -28,7 +28,7 @@ from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.errors import ImageError
 from dcmh.inputs.images import content_hash, date_taken
-from dcmh.search.compare import HASH, Changes, Comparison, Content, EncodedItem, Entry
+from dcmh.search.changes import HASH, Changes, Comparison, Content, EncodedItem, Entry
 from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts, fine_texts, text_outputs
 from dcmh.stores.base import COLUMNS, FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
 from dcmh.util.blas import one_blas_thread
@@ -69,11 +69,11 @@ class Update:
         uploaded: bool = False,
         recode: bool = False,
         stored: Sequence[Item] | None = None,
-        rest: bool = True,
+        stop_workers: bool = True,
         progress: Progress | None = None,
     ) -> None:
         self.store = store
-        self.rest = rest
+        self.stop_workers = stop_workers
         self.encoded: EncodedItems | None = None
         self.encoders = encoders
         self.data = data
@@ -166,8 +166,8 @@ class Update:
             for _, prepared in ahead:
                 for pictures in prepared.values():
                     pictures.cancel()
-            if self.rest:
-                self.encoders.rest()
+            if self.stop_workers:
+                self.encoders.stop_workers()
 
     def _groups(self, entries: list[Entry]) -> Iterator[list[Entry]]:
         group: list[Entry] = []
@@ -246,7 +246,7 @@ class Update:
         if not observed:
             return None
         pictures = b"".join(hashes) if len(hashes) < 2 else hashlib.blake2b(b"".join(hashes), digest_size=HASH).digest()
-        return pictures + self.compared.rest(entry.row)
+        return pictures + self.compared.other_content(entry.row)
 
     def _date(self, entry: Entry) -> datetime | None:
         """When the picture of an item was taken."""

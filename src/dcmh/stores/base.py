@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dcmh.errors import ModelMismatch, ParameterError
 from dcmh.index.protocol import Index
 from dcmh.stores.address import Address
-from dcmh.util.text import as_scalar, folder_words, index_words, mended
+from dcmh.util.text import as_scalar, folder_words, index_words, sanitized
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -127,9 +127,9 @@ class Filter:
         for name in ("labels", "where"):
             value = getattr(self, name)
             values = (value,) if isinstance(value, str) else value or ()
-            object.__setattr__(self, name, tuple(mended(str(one)) for one in values))
+            object.__setattr__(self, name, tuple(sanitized(str(one)) for one in values))
         if self.folder is not None:
-            folder = mended(str(self.folder)).replace("\\", "/").strip()
+            folder = sanitized(str(self.folder)).replace("\\", "/").strip()
             object.__setattr__(self, "folder", re.sub(r"(?<=.)/+$", "", re.sub(r"^(\./)+", "", folder)))
         for name in ("since", "until"):
             value = getattr(self, name)
@@ -364,7 +364,7 @@ class Store(Protocol):
     def unskip(self, names: Iterable[str]) -> None:
         """Remove such records."""
 
-    def noted_roots(self) -> list[Path]:
+    def data_folders(self) -> list[Path]:
         """Where the data may be: the recorded folders, the likeliest first."""
 
     def remember_root(self, root: Path | None) -> None:

@@ -51,9 +51,9 @@ class CountedIndex:
         """The packed codes of some items, in this order."""
         return self._index.codes(ids)
 
-    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+    def codes_by_id(self, ids: ArrayLike) -> dict[int, bytes]:
         """The packed codes of some items by id; unknown ids are left out."""
-        return self._index.codes_there(ids)
+        return self._index.codes_by_id(ids)
 
     def search(self, codes: Packed, k: int, *, allowed: Any = None) -> Results:
         """The k nearest items of each query, approximate if the address asks for it."""

@@ -29,7 +29,7 @@ from dcmh.stores import models
 from dcmh.stores.address import Address
 from dcmh.stores.base import UNFINISHED, UPDATE, Filter, Item, Skipped, Snapshot, check_model, closed_on_error
 from dcmh.stores.codes import CodeIndex, CountedIndex
-from dcmh.stores.fine import FetchedVectors
+from dcmh.stores.fetched_vectors import FetchedVectors
 from dcmh.stores.transaction import CodeRows, Transaction
 from dcmh.util.cache import home
 from dcmh.util.formats import check_format
@@ -185,7 +185,7 @@ class ServerStore(ABC):
             self._root = generation, self.about("root")
         return None if self._root[1] is None else Path(self._root[1])
 
-    def noted_roots(self) -> list[Path]:
+    def data_folders(self) -> list[Path]:
         """Where the data was when it was indexed."""
         root = self.about("root")
         return [] if root is None else [Path(root)]

@@ -57,7 +57,7 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def mended(text: str) -> str:
+def sanitized(text: str) -> str:
     """The text as every store takes it: surrogates, as in JSON's "\\ud83d", are joined with their other half or become
     U+FFFD, and so does U+0000, which PostgreSQL does not store.
     """
@@ -77,7 +77,7 @@ def as_scalar(cell: object) -> str | int | float | None:
         return str(cell).lower()
     if isinstance(cell, list | tuple):
         cell = " ".join(str(part) for part in cell if part is not None)
-    text = mended(str(cell)).strip()
+    text = sanitized(str(cell)).strip()
     if _WHOLE.fullmatch(text):
         return int(text)
     if _DECIMAL.fullmatch(text):
@@ -91,7 +91,7 @@ def index_words(text: str) -> list[str]:
 
     Chinese and Japanese, which have no spaces, are indexed by character. Stop words are left out unless there is nothing else.
     """
-    plain = _ACCENT.sub("", unicodedata.normalize("NFKD", mended(text).casefold()).translate(_STOPS))
+    plain = _ACCENT.sub("", unicodedata.normalize("NFKD", sanitized(text).casefold()).translate(_STOPS))
     words = list(dict.fromkeys(_stem(word) for word in _PART.findall(unicodedata.normalize("NFC", plain))))
     return [word for word in words if word not in STOP_WORDS and (len(word) > 1 or word > "z")] or words
 

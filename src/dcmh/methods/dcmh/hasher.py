@@ -26,7 +26,7 @@ from dcmh.errors import DataError, DivergedError, ParameterError, StorageError, 
 from dcmh.inputs import encoders
 from dcmh.inputs.features import outputs_of
 from dcmh.inputs.views import FeatureView, PixelView, View, WordView
-from dcmh.methods import fine as fine_space
+from dcmh.methods import fine_space
 from dcmh.methods.base import Arrays, Hasher, Progress
 from dcmh.methods.dcmh import algorithm, state
 from dcmh.methods.dcmh import similarity as similarities

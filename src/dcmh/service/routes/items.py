@@ -18,7 +18,7 @@ from dcmh.service.routes.search import ItemId, public_name
 from dcmh.service.state import OpenIndex, Service
 from dcmh.service.thumbnails import Picture
 from dcmh.stores.base import Item
-from dcmh.util.text import mended
+from dcmh.util.text import sanitized
 
 MAX_GROUPS = 200  # of copies, on a page
 MAX_TEXT, MAX_LABELS, MAX_LABEL = 10_000, 64, 200  # characters, labels, characters
@@ -257,8 +257,8 @@ def cache_headers(tag: str) -> dict[str, str]:
 
 def _text_and_labels(form: uploads.Form) -> tuple[str | None, list[str]]:
     """Text and labels of a form, checked."""
-    text = mended(form.last("text") or "").strip() or None
-    labels = list(dict.fromkeys(mended(label).strip() for label in form.all("labels") if label.strip()))
+    text = sanitized(form.last("text") or "").strip() or None
+    labels = list(dict.fromkeys(sanitized(label).strip() for label in form.all("labels") if label.strip()))
     if form.image is None and text is None:
         raise Problem(422, "There is neither a picture nor a text.", "Send the field image, or text, or both.")
     if text is not None and len(text) > MAX_TEXT:

@@ -229,7 +229,7 @@ def check_target(folder: Path) -> None:
         )
 
 
-def noted_roots(folder: Path, catalogue: Catalogue) -> list[Path]:
+def data_folders(folder: Path, catalogue: Catalogue) -> list[Path]:
     """Where the data may be: beside the index as it was, then where it was."""
     beside, absolute = catalogue.about("root_beside"), catalogue.about("root")
     roots = [] if beside is None else [Path(os.path.normpath(folder.absolute() / beside))]

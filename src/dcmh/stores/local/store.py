@@ -113,7 +113,7 @@ class LocalStore(Catalogue):
     @property
     def root(self) -> Path | None:
         """The data's folder: the first recorded place that exists, or else where it was."""
-        noted = self.noted_roots()
+        noted = self.data_folders()
         return next((root for root in noted if root.is_dir()), noted[-1] if noted else None)
 
     def modalities(self) -> Sequence[str]:
@@ -135,9 +135,9 @@ class LocalStore(Catalogue):
         """Inside the block no other process writes the folder."""
         return layout.writer(self.folder)
 
-    def noted_roots(self) -> list[Path]:
+    def data_folders(self) -> list[Path]:
         """Where the data may be: beside the index as it was, then where it was."""
-        return layout.noted_roots(self.folder, self)
+        return layout.data_folders(self.folder, self)
 
     def remember_root(self, root: Path | None) -> None:
         """Record the folder of the data."""
@@ -193,7 +193,7 @@ class LocalStore(Catalogue):
         self.snapshot = Snapshot(self.snapshot.indexes, fine, self.snapshot.items, self.snapshot.generation)
         for modality in self._modalities:
             index = indexes.setdefault(modality, HammingIndex(self.bits))
-            before, now = index.codes_there(ids), self.codes_of(modality, ids)
+            before, now = index.codes_by_id(ids), self.codes_of(modality, ids)
             new = sorted(number for number in now if number not in before)
             changed = any(now.get(number, code) != code for number, code in before.items())
             if changed or (new and len(index) and new[0] < index.ids.max()):

@@ -83,9 +83,9 @@ class MilvusIndex:
 
     def codes(self, ids: ArrayLike) -> Packed:
         """The packed codes of some items, in this order."""
-        return in_order(self.codes_there(ids), ids, self.bits)
+        return in_order(self.codes_by_id(ids), ids, self.bits)
 
-    def codes_there(self, ids: ArrayLike, *, level: str | None = None) -> dict[int, bytes]:
+    def codes_by_id(self, ids: ArrayLike, *, level: str | None = None) -> dict[int, bytes]:
         """The packed codes of some items by id, unknown ids left out; by default with the consistency of searches."""
         found: dict[int, bytes] = {}
         for block in blocks(np.unique(as_ids(ids)), BATCH):

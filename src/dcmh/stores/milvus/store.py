@@ -227,7 +227,7 @@ class MilvusStore(ServerStore):
         return [item for item in map(self._item, rows) if item.uploaded]
 
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
-        return self.index(modality).codes_there(ids, level="Strong")
+        return self.index(modality).codes_by_id(ids, level="Strong")
 
     def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
         return self._vectors(modality).all_below(int(self.about("next_id") or 0))

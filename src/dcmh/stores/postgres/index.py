@@ -74,9 +74,9 @@ class PostgresIndex:
 
     def codes(self, ids: ArrayLike) -> Packed:
         """The packed codes of some items, in this order."""
-        return in_order(self.codes_there(ids), ids, self.bits)
+        return in_order(self.codes_by_id(ids), ids, self.bits)
 
-    def codes_there(self, ids: ArrayLike) -> dict[int, bytes]:
+    def codes_by_id(self, ids: ArrayLike) -> dict[int, bytes]:
         """The packed codes of some items by id; unknown ids are left out."""
         wanted = as_ids(ids).tolist()
         rows = self._table.rows("SELECT id, bit_send(code) FROM {table} WHERE id = ANY(%s)", (wanted,))

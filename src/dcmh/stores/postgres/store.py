@@ -263,7 +263,7 @@ class PostgresStore(ServerStore):
         return [item for item in map(self._item, rows) if item.uploaded]
 
     def codes_in(self, modality: str, ids: Sequence[int]) -> dict[int, bytes]:
-        return self.index(modality).codes_there(ids)
+        return self.index(modality).codes_by_id(ids)
 
     def vectors(self, modality: str) -> tuple[NDArray[np.int64], bytes]:
         """Joined by the server: row by row takes several times longer."""

@@ -163,7 +163,7 @@ class Comparison:
             )
             # The file says that the picture is the same; the rest of the content is compared.
             same_file = same_file and (
-                not self.others or (before.content or b"")[HASH:] == self.rest(row_of[before.name])
+                not self.others or (before.content or b"")[HASH:] == self.other_content(row_of[before.name])
             )
             if same_file:
                 item = replace(item, content=before.content, taken=before.taken)
@@ -216,7 +216,7 @@ class Comparison:
             extra=self.data.extra[row] if self.data.extra is not None else {},
         )
 
-    def rest(self, row: int) -> bytes:
+    def other_content(self, row: int) -> bytes:
         """A hash of what an item's content holds besides pictures: vectors, and texts that are not the main one."""
         if not self.others:
             return b""

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.cli import console, source
+from dcmh.cli import console, data_source
 from dcmh.errors import BusyError, DeviceError, StorageError, TrainingStopped
 from dcmh.util.locks import locked
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
     from dcmh.evaluation import Relevance, Report
     from dcmh.methods.base import Hasher
-
-RUN, SKIPPED = "run.json", "skipped.tsv"
-STATE = "state.safetensors"
 
 
 def learn(
@@ -75,10 +72,10 @@ def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str
     extra = {
         folder.SPLIT: split.to_text() + "\n",
         folder.REPORT: json.dumps(report.to_json() | {calibration.HELD: held_out}, indent=1) + "\n",
-        RUN: json.dumps(run, indent=1, ensure_ascii=False) + "\n",
+        folder.RUN: json.dumps(run, indent=1, ensure_ascii=False) + "\n",
     }
     if skipped:
-        extra[SKIPPED] = source.as_table(skipped)
+        extra[folder.SKIPPED] = data_source.as_table(skipped)
     model.save(out, extra=extra)
     return report
 
@@ -168,8 +165,10 @@ class CheckpointFolder:
     """MODEL.checkpoint beside MODEL: the state of an unfinished training. One training at a time."""
 
     def __init__(self, model: Path) -> None:
+        from dcmh.methods import folder
+
         self.folder = model.with_name(f"{model.name}.checkpoint")
-        self.state = self.folder / STATE
+        self.state = self.folder / folder.STATE
         self._lock = contextlib.ExitStack()
 
     def open(self, *, resume: bool) -> None:
