@@ -153,35 +153,32 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
         among = np.array(sorted(near), np.int64)
     words = _Words(collection, request, wanted, among)
     if among is not None and radius is None:
-        rare = words.rare if wanted.allowed is None else words.rare[_holds(wanted.allowed, words.rare)]
-        among = np.union1d(among, rare)
+        among = _union([among, words.sought(wanted.allowed)])
         candidates = len(among)
-    ids, fine = _fine(collection, request, scored, among, words.rare)
-    share = words.share(ids)
-    score = fine + WORDS * share
-    key = score if words.few is None else np.where(np.isin(ids, words.few), score + FIRST, score)
+    ids, fine = _fine(collection, request, scored, among, words.candidates)
+    score = words.added_to(fine, ids)
+    key = score if words.few is None else np.where(_marked(ids, words.few), score + FIRST, score)
     without = np.union1d(np.array(wanted.without, np.int64), _excluded(collection, request, wanted, among))
-    keep = ~np.isin(ids, without)
-    if wanted.allowed is not None:
-        keep &= _holds(wanted.allowed, ids)
+    kept = fine
+    if len(without) or wanted.allowed is not None:
+        keep = ~_marked(ids, without)
+        if wanted.allowed is not None:
+            keep &= _marked(ids, wanted.allowed)
+        key, kept = np.where(keep, key, -np.inf), fine[keep]
     last = None if k is None else k + offset
-    order = _best(ids, np.where(keep, key, -np.inf), None if last is None else last + SPARE)
-    order = order[keep[order]]
+    order = _best(ids, key, None if last is None else last + SPARE)
+    order = order[key[order] > -np.inf]
     for item in without.tolist() if near else ():
         near.pop(item, None)
-    near |= _distances(collection.codes, scopes, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
-    matches = []
-    for row in order:
-        number = int(ids[row])
-        if number in near:
-            distance, modality = near[number]
-            matches.append(Match(number, distance, modality, float(score[row]), float(fine[row]), words.of(number)))
-    matches = matches[offset:last]
+    found = ids[order].tolist()
+    near |= _distances(collection.codes, scopes, request, [item for item in found if item not in near])
+    rows = zip(found, score[order].tolist(), fine[order].tolist(), words.of(ids[order]), strict=True)
+    matches = [Match(item, *near[item], *why) for item, *why in rows if item in near][offset:last]
     beyond = None
     if not near and radius is not None:
         nearest = replace(wanted, k=1, radius=None, offset=0)
         beyond = next(iter(_by_distance(collection, request, nearest, scopes, searched).matches), None)
-    best = float(fine[keep].max()) if keep.any() else None
+    best = float(kept.max()) if len(kept) else None
     return Ranking(matches, beyond, searched, candidates, radius, best, words.common)
 
 
@@ -194,25 +191,33 @@ def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> l
 
 
 def _fine(
-    collection: Collection, request: Request, names: list[str], among: Ids | None, held: Ids
+    collection: Collection, request: Request, names: list[str], among: Ids | None, held: list[Ids]
 ) -> tuple[Ids, Scores]:
-    """Ids and fine scores: of the items `among`; or of all, and of those that contain a word (`held`)."""
+    """Ids and fine scores: of the items `among`; or of all, and of those that contain a word (in the lists `held`)."""
     assert request.fine is not None
     if among is None:
         every = {name: collection.fine[name].scores(request.fine) for name in names}
-        ids = _union([*(scored for scored, _ in every.values()), held])
+        ids = _union([*(scored for scored, _ in every.values()), *held])
         columns = {name: _spread(ids, *scored) for name, scored in every.items()}
     else:
         ids = among
         columns = {name: collection.fine[name].scores_of(request.fine, ids) for name in names}
-    blank = np.full(len(ids), np.nan, np.float32)
-    texts = [column for name, column in columns.items() if name in collection.text]
-    others = [column for name, column in columns.items() if name not in collection.text]
-    t = np.fmax.reduce(texts) if texts else blank
-    o = np.fmax.reduce(others) if others else blank
-    t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
+    t = _highest([column for name, column in columns.items() if name in collection.text], len(ids))
+    o = _highest([column for name, column in columns.items() if name not in collection.text], len(ids))
     fine = (o + TEXT * t) / (1 + TEXT * RATIO)
-    return ids, np.where(np.isnan(fine), -1, fine).astype(np.float32)  # -1: without a fine vector, found by a word
+    if np.isnan(fine.sum()):  # some items lack one, or both
+        t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
+        fine = (o + TEXT * t) / (1 + TEXT * RATIO)
+        fine = np.where(np.isnan(fine), np.float32(-1), fine)  # -1: without a fine vector, found by a word
+    return ids, fine
+
+
+def _highest(columns: list[Scores], rows: int) -> Scores:
+    """The highest score of each row that is not nan; nan where there is none."""
+    first, *others = columns or [np.full(rows, np.nan, np.float32)]
+    for column in others:
+        first = np.fmax(first, column)
+    return first
 
 
 def _excluded(collection: Collection, request: Request, wanted: Wanted, among: Ids | None) -> Ids:
@@ -243,12 +248,28 @@ def _union(lists: list[Ids]) -> Ids:
     return np.asarray(joined[np.append(True, joined[1:] != joined[:-1])])
 
 
-def _holds(ids: Ids, wanted: Ids) -> NDArray[np.bool_]:
-    """Which of some ids are in an ascending list."""
+def _rows(ids: Ids, wanted: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """The rows of some ids in an ascending list, and which of them it holds; the row of one that it lacks means nothing."""
+    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # none is missing, as in most collections
+        rows = wanted - ids[0]
+        return rows, (rows >= 0) & (rows < len(ids))
     rows = np.searchsorted(ids, wanted)
     held = rows < len(ids)
     held[held] = ids[rows[held]] == wanted[held]
-    return np.asarray(held)
+    return rows, held
+
+
+def _holds(ids: Ids, wanted: Ids) -> NDArray[np.bool_]:
+    """Which of some ids are in an ascending list."""
+    return _rows(ids, wanted)[1]
+
+
+def _marked(ids: Ids, chosen: Ids) -> NDArray[np.bool_]:
+    """Which ids of an ascending list are in another one, which is usually the shorter one."""
+    marks = np.zeros(len(ids), bool)
+    rows, held = _rows(ids, chosen)
+    marks[rows[held]] = True
+    return marks
 
 
 def _spread(ids: Ids, scored: Ids, scores: Scores) -> Scores:
@@ -256,7 +277,7 @@ def _spread(ids: Ids, scored: Ids, scores: Scores) -> Scores:
     if len(scored) == len(ids):
         return scores
     spread = np.full(len(ids), np.nan, np.float32)
-    spread[np.searchsorted(ids, scored)] = scores
+    spread[_rows(ids, scored)[0]] = scores
     return spread
 
 
@@ -268,9 +289,9 @@ class _Words:
     request: Request
     wanted: Wanted
     among: Ids | None
-    rare: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # items that contain a rare word
     few: Ids | None = None  # the items that contain all words, if at most FEW do
     common: bool = False  # whether more than FEW items contain some word
+    candidates: list[Ids] = field(default_factory=list)  # items that contain a rare word; all lists ascend
     _weights: dict[str, float] = field(default_factory=dict)
     _holders: dict[str, Ids] = field(default_factory=dict)
 
@@ -278,25 +299,35 @@ class _Words:
         index, words = self.collection.words, list(self.request.words)
         if index is None or not words or not self._count():
             return
-        counts = {word: min(count, COMMON) for word, count in index.word_counts(words).items()}
+        if self.among is None:
+            self._holders = {word: index.with_word(word) for word in words}
+            counts = {word: min(len(held), COMMON) for word, held in self._holders.items()}
+        else:
+            counts = {word: min(count, COMMON) for word, count in index.word_counts(words).items()}
+            for word, count in counts.items():
+                if count < COMMON:
+                    self._holders[word] = index.with_word(word) if count else np.empty(0, np.int64)
         if not any(counts.values()):
+            self._holders = {}
             return
         self.common = max(counts.values()) > FEW
         rarity = {word: math.log(max(self.collection.items, 1) / max(count, 1)) + 0.1 for word, count in counts.items()}
         self._weights = {word: weight / sum(rarity.values()) for word, weight in rarity.items()}
-        for word, count in counts.items():
-            if self.among is None or (0 < count < COMMON):
-                self._holders[word] = index.with_word(word) if count else np.empty(0, np.int64)
-        lists = [held for word, held in self._holders.items() if self.among is None or counts[word] <= RARE]
-        if len(self._holders) == len(counts) and len(whole := self._of_all()) <= RARE:
-            lists.append(whole)
-        self.rare = _union(lists) if lists else self.rare
-        for word in counts:
-            if word not in self._holders:
-                everyone = [] if self.among is None else _union([self.among, self.rare]).tolist()
-                self._holders[word] = index.with_word(word, everyone) if counts[word] else np.empty(0, np.int64)
+        self.candidates = [held for word, held in self._holders.items() if self.among is None or counts[word] <= RARE]
+        if self.among is not None:
+            if len(self._holders) == len(counts) and len(whole := self._of_all()) <= RARE:
+                self.candidates.append(whole)
+            everyone = _union([self.among, self.sought()]).tolist() if len(self._holders) < len(counts) else []
+            for word in counts:
+                if word not in self._holders:
+                    self._holders[word] = index.with_word(word, everyone)
         if 0 < len(whole := self._of_all()) <= FEW:
             self.few = whole
+
+    def sought(self, allowed: Ids | None = None) -> Ids:
+        """The `candidates`, or those of them that are allowed."""
+        found = _union([np.empty(0, np.int64), *self.candidates])
+        return found if allowed is None else found[_holds(allowed, found)]
 
     def _of_all(self) -> Ids:
         """The items that contain all words."""
@@ -306,29 +337,24 @@ class _Words:
         """Whether words count: unless only pictures are searched."""
         return self.wanted.modality in (None, JOINT, *self.collection.text)
 
-    def share(self, ids: Ids) -> Scores:
-        """The share of the words, weighted by rarity, that each item contains."""
+    def added_to(self, fine: Scores, ids: Ids) -> Scores:
+        """The scores of items: the fine ones, and the share of the words, weighted by rarity, that each item contains."""
         share = np.zeros(len(ids), np.float32)
         for word, holders in self._holders.items():
-            shared = holders[_holds(ids, holders)]
-            share[np.searchsorted(ids, shared)] += self._weights[word]
-        return share
+            rows, held = _rows(ids, holders)
+            share[rows[held]] += self._weights[word]
+        return fine + WORDS * share
 
-    def of(self, item: int) -> tuple[str, ...]:
-        """The words that an item contains."""
-        words = []
-        for word, holders in self._holders.items():
-            row = int(np.searchsorted(holders, item))
-            if row < len(holders) and holders[row] == item:
-                words.append(word)
-        return tuple(words)
+    def of(self, items: Ids) -> list[tuple[str, ...]]:
+        """The words that each of some items contains."""
+        held = {word: _holds(holders, items).tolist() for word, holders in self._holders.items()}
+        return [tuple(word for word, which in held.items() if which[row]) for row in range(len(items))]
 
 
 def _best(ids: Ids, score: Scores, k: int | None) -> NDArray[np.intp]:
     """The rows of the k highest scores, best first; at equal scores the older item, which has the smaller id, first."""
-    rows = np.arange(len(ids))
-    if k is not None and k < len(ids):
-        rows = np.flatnonzero(score >= np.partition(score, len(score) - k)[len(score) - k])
+    few = k is not None and k < len(ids)
+    rows = np.flatnonzero(score >= np.partition(score, -k)[-k]) if k and few else np.arange(len(ids))
     return rows[np.lexsort((ids[rows], -score[rows]))][:k]
 
 
@@ -350,8 +376,8 @@ def _by_distance(
         near = _find(collection.codes, scopes, request, None if k is None else k + more, radius, wanted.allowed)
     else:
         words = _Words(collection, request, wanted, None)
-        rare = words.rare if wanted.allowed is None else words.rare[_holds(wanted.allowed, words.rare)]
-        held = {number: words.of(number) for number in rare.tolist()}
+        holders = words.sought(wanted.allowed)
+        held = dict(zip(holders.tolist(), words.of(holders), strict=True))
         near = _distances(collection.codes, scopes, request, list(held))
         near = {item: match for item, match in near.items() if radius is None or match[0] <= radius}
     wanted.drop(near)
@@ -443,12 +469,12 @@ def _distances(codes: Codes, scopes: list[Scope], request: Request, items: list[
     Codes outside the scopes, or in a scope that is limited to some ids, are used only for items that have no others.
     """
     near: Near = {}
-    query = np.frombuffer(request.code, np.uint8)
+    query = int.from_bytes(request.code)
     whole = {name for name, allowed in scopes if allowed is None}
     for name in sorted(codes, key=lambda name: (name not in whole, name == request.modality)):
         wanted = items if name in whole else [item for item in items if item not in near]
         for item, code in codes[name].codes_by_id(wanted).items() if wanted else ():
-            distance = int(np.bitwise_count(np.frombuffer(code, np.uint8) ^ query).sum())
+            distance = (int.from_bytes(code) ^ query).bit_count()
             if item not in near or distance < near[item][0]:
                 near[item] = (distance, name)
     return near
