@@ -245,9 +245,11 @@ class HammingIndex:
             mask[mask] = chosen[table.ids[mask]]
         else:
             state, rows = self._rows(np.unique(as_ids(chosen)))
-            table = state.table
+            table, rows = state.table, np.sort(rows[rows >= 0])
+            if COPY_SHARE * len(rows) < table.count:
+                return state, _View(table.words[rows], ALL_LIVE, len(rows), rows)
             mask = np.zeros(table.count, bool)
-            mask[rows[rows >= 0]] = True
+            mask[rows] = True
         count = int(np.count_nonzero(mask))
         if COPY_SHARE * count < table.count:
             rows = np.flatnonzero(mask)

@@ -31,8 +31,10 @@ from numpy.typing import NDArray
 from dcmh.data.dataset import JOINT
 from dcmh.errors import ParameterError
 from dcmh.index import HammingIndex, Index
+from dcmh.index.protocol import Hits
 from dcmh.stores.base import COMMON, EVERYTHING, FineVectors, Ids, Scores
 from dcmh.stores.codes import ALONE
+from dcmh.util.arrays import rows_of
 
 CANDIDATES = 5_000  # of an index of more than EVERYTHING items
 RARE = 1_000  # a word that at most so many items contain makes them candidates
@@ -47,6 +49,7 @@ DEFAULT_K = 10
 Codes = Mapping[str, Index]
 Scope = tuple[str, Ids | str | None]  # a modality, and the ids that may be hits in it (None: all)
 Near = dict[int, tuple[int, str]]  # id to distance and modality
+Found = tuple[str, Hits]  # a modality, and what was found by its codes
 
 
 class WordIndex(Protocol):
@@ -54,7 +57,7 @@ class WordIndex(Protocol):
 
     def word_counts(self, words: Sequence[str]) -> dict[str, int]: ...
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids: ...
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids: ...
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     if not scored:
         return _by_distance(collection, request, wanted, scopes, searched)
     near: Near = {}
+    found: list[Found] = []
     among: Ids | None = None
     candidates: int | None = None
     if radius is not None:
@@ -149,8 +153,8 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
         among = np.array(sorted(near), np.int64)
     elif collection.items > EVERYTHING:
         count = max(CANDIDATES, 2 * ((k or 0) + offset))
-        near = _find(collection.codes, scopes, request, count, None, wanted.allowed)
-        among = np.array(sorted(near), np.int64)
+        found = _first_stage(collection.codes, scopes, request, count, None, wanted.allowed)
+        among = _union([np.sort(hits.ids) for _, hits in found])
     words = _Words(collection, request, wanted, among)
     if among is not None and radius is None:
         among = _union([among, words.sought(wanted.allowed)])
@@ -170,16 +174,17 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     order = order[key[order] > -np.inf]
     for item in without.tolist() if near else ():
         near.pop(item, None)
-    found = ids[order].tolist()
-    near |= _distances(collection.codes, scopes, request, [item for item in found if item not in near])
-    rows = zip(found, score[order].tolist(), fine[order].tolist(), words.of(ids[order]), strict=True)
+    best = ids[order].tolist()
+    near |= _nearest(found, among=ids[order])
+    near |= _distances(collection.codes, scopes, request, [item for item in best if item not in near])
+    rows = zip(best, score[order].tolist(), fine[order].tolist(), words.of(ids[order]), strict=True)
     matches = [Match(item, *near[item], *why) for item, *why in rows if item in near][offset:last]
     beyond = None
     if not near and radius is not None:
         nearest = replace(wanted, k=1, radius=None, offset=0)
         beyond = next(iter(_by_distance(collection, request, nearest, scopes, searched).matches), None)
-    best = float(kept.max()) if len(kept) else None
-    return Ranking(matches, beyond, searched, candidates, radius, best, words.common)
+    highest = float(kept.max()) if len(kept) else None
+    return Ranking(matches, beyond, searched, candidates, radius, highest, words.common)
 
 
 def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> list[str]:
@@ -208,8 +213,8 @@ def _fine(
     if np.isnan(fine.sum()):  # some items lack one, or both
         t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
         fine = (o + TEXT * t) / (1 + TEXT * RATIO)
-        fine = np.where(np.isnan(fine), np.float32(-1), fine)  # -1: without a fine vector, found by a word
-    return ids, fine
+        fine = np.where(np.isnan(fine), -1, fine)  # -1: without a fine vector, found by a word
+    return ids, np.asarray(fine, np.float32)
 
 
 def _highest(columns: list[Scores], rows: int) -> Scores:
@@ -225,7 +230,7 @@ def _excluded(collection: Collection, request: Request, wanted: Wanted, among: I
     excluded = [np.empty(0, np.int64)]
     if collection.words is not None and wanted.modality in (None, JOINT, *collection.text):
         for words in request.without:
-            holders = [collection.words.with_word(word, None if among is None else among.tolist()) for word in words]
+            holders = [collection.words.with_word(word, among) for word in words]
             excluded.append(_common(holders))
     return np.unique(np.concatenate(excluded))
 
@@ -248,26 +253,15 @@ def _union(lists: list[Ids]) -> Ids:
     return np.asarray(joined[np.append(True, joined[1:] != joined[:-1])])
 
 
-def _rows(ids: Ids, wanted: Ids) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The rows of some ids in an ascending list, and which of them it holds; the row of one that it lacks means nothing."""
-    if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # none is missing, as in most collections
-        rows = wanted - ids[0]
-        return rows, (rows >= 0) & (rows < len(ids))
-    rows = np.searchsorted(ids, wanted)
-    held = rows < len(ids)
-    held[held] = ids[rows[held]] == wanted[held]
-    return rows, held
-
-
 def _holds(ids: Ids, wanted: Ids) -> NDArray[np.bool_]:
     """Which of some ids are in an ascending list."""
-    return _rows(ids, wanted)[1]
+    return rows_of(ids, wanted)[1]
 
 
 def _marked(ids: Ids, chosen: Ids) -> NDArray[np.bool_]:
     """Which ids of an ascending list are in another one, which is usually the shorter one."""
     marks = np.zeros(len(ids), bool)
-    rows, held = _rows(ids, chosen)
+    rows, held = rows_of(ids, chosen)
     marks[rows[held]] = True
     return marks
 
@@ -277,7 +271,7 @@ def _spread(ids: Ids, scored: Ids, scores: Scores) -> Scores:
     if len(scored) == len(ids):
         return scores
     spread = np.full(len(ids), np.nan, np.float32)
-    spread[_rows(ids, scored)[0]] = scores
+    spread[rows_of(ids, scored)[0]] = scores
     return spread
 
 
@@ -317,7 +311,7 @@ class _Words:
         if self.among is not None:
             if len(self._holders) == len(counts) and len(whole := self._of_all()) <= RARE:
                 self.candidates.append(whole)
-            everyone = _union([self.among, self.sought()]).tolist() if len(self._holders) < len(counts) else []
+            everyone = _union([self.among, self.sought()])
             for word in counts:
                 if word not in self._holders:
                     self._holders[word] = index.with_word(word, everyone)
@@ -341,7 +335,7 @@ class _Words:
         """The scores of items: the fine ones, and the share of the words, weighted by rarity, that each item contains."""
         share = np.zeros(len(ids), np.float32)
         for word, holders in self._holders.items():
-            rows, held = _rows(ids, holders)
+            rows, held = rows_of(ids, holders)
             share[rows[held]] += self._weights[word]
         return fine + WORDS * share
 
@@ -442,14 +436,14 @@ def _alone(codes: Codes, modality: str, others: list[str]) -> Ids | str:
     return only
 
 
-def _find(
+def _first_stage(
     codes: Codes, scopes: list[Scope], request: Request, k: int | None, radius: int | None, passing: Ids | None
-) -> Near:
-    """Items with their smallest distance; at equal distances the modality other than the query's: its precision is measured.
+) -> list[Found]:
+    """The nearest items in each scope, that of the query's modality last.
 
     `passing`: the items that pass a filter; None if there is no filter.
     """
-    near: Near = {}
+    found: list[Found] = []
     packed = np.frombuffer(request.code, np.uint8)[None]
     for name, scope in sorted(scopes, key=lambda scope: scope[0] == request.modality):
         allowed = scope if passing is None else _both(scope, passing)
@@ -457,10 +451,28 @@ def _find(
             results = codes[name].within(packed, radius or 0, allowed=allowed)
         else:
             results = codes[name].search(packed, k, allowed=allowed)
-        for item, distance in results[0]:
+        found.append((name, results[0]))
+    return found
+
+
+def _nearest(found: list[Found], radius: int | None = None, among: Ids | None = None) -> Near:
+    """Items with their smallest distance; at equal distances the modality other than the query's: its precision is measured."""
+    near: Near = {}
+    for name, hits in found:
+        if among is not None:
+            which = np.isin(hits.ids, among)
+            hits = Hits(hits.ids[which], hits.distances[which])
+        for item, distance in hits:
             if (radius is None or distance <= radius) and (item not in near or distance < near[item][0]):
                 near[item] = (distance, name)
     return near
+
+
+def _find(
+    codes: Codes, scopes: list[Scope], request: Request, k: int | None, radius: int | None, passing: Ids | None
+) -> Near:
+    """The nearest items in all scopes."""
+    return _nearest(_first_stage(codes, scopes, request, k, radius, passing), radius)
 
 
 def _distances(codes: Codes, scopes: list[Scope], request: Request, items: list[int]) -> Near:

@@ -326,7 +326,7 @@ class Store(Protocol):
     def word_counts(self, words: Sequence[str]) -> dict[str, int]:
         """The number of items that contain each word (see `item_words`). It may stop counting at COMMON."""
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids:
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
 
     def matching(self, filter: Filter) -> Ids:  # noqa: A002 - the word for it
