@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, StorageError
+from dcmh.index.protocol import ascending
 from dcmh.stores.base import Filter, Ids, Item, Scalar, Skipped, item_words, was_uploaded
 from dcmh.util import checksums
 from dcmh.util.arrays import rows_of
@@ -475,7 +476,7 @@ class Catalogue:
             )
         found = None
         for condition, values in _conditions(filter):
-            ids = np.sort(self._ids(f"SELECT DISTINCT id FROM {condition}", values))
+            ids = ascending(np.sort(self._ids(f"SELECT id FROM {condition}", values)))
             found = ids if found is None else np.intersect1d(found, ids, assume_unique=True)
         if found is None:
             found = self._ids("SELECT id FROM items ORDER BY id")
