@@ -29,6 +29,7 @@ from dcmh.search import SearchIndex
 from dcmh.search.calibration import FEWEST
 from dcmh.search.duplicates import Duplicates
 from dcmh.search.overview import Overview
+from dcmh.search.query import read_ahead
 from dcmh.search.results import Query
 from dcmh.service import logs, schemas, uploads
 from dcmh.service.limits import BodySlots, BoundedPool, Connections, RateLimiter
@@ -44,6 +45,7 @@ from dcmh.util.text import BagOfWords
 Result = TypeVar("Result")
 
 SEARCH_THREADS = 2  # more would only wait for each other: most of a search is Python
+TEXTS_AT_ONCE = 16  # as many as an encoder takes well
 MAX_SEARCHES = 2000  # running and waiting
 THUMBNAIL_THREADS = 2
 LARGE_PIXELS = 12_000_000  # larger pictures are decoded one at a time
@@ -206,6 +208,29 @@ class IndexHolder:
             opened.index.close()
 
 
+class WaitingTexts:
+    """The texts of searches that wait for a thread. The first one to get it encodes them all: one takes nearly as long."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}  # in the order of their searches
+        self._reading = threading.Lock()
+
+    def expect(self, text: str) -> None:
+        """Note the text of a search before it waits."""
+        self._texts[text] = None
+
+    def read(self, index: SearchIndex, text: str) -> None:
+        """Encode a text with those that wait, unless another search has done it, or is about to have done it."""
+        with self._reading:
+            if text not in self._texts:
+                return
+            texts = list(self._texts)[:TEXTS_AT_ONCE]
+            for one in (text, *texts):
+                self._texts.pop(one, None)
+            with contextlib.suppress(DCMHError):  # whoever searches for it is told
+                read_ahead(index.encoders, list(dict.fromkeys([text, *texts])))
+
+
 class Service:
     """The state of one application."""
 
@@ -226,6 +251,7 @@ class Service:
         self.bodies = BodySlots(settings.waiting, settings.uploads_per_client, settings.upload_seconds)
         self.connections = Connections(settings)
         self.active = 0
+        self._texts = WaitingTexts()
         self._large = threading.Lock()
         self._loading = threading.Lock()
         self._reloading = False
@@ -251,15 +277,19 @@ class Service:
         with self.holder.use() as opened:
             return self.answers.get(self._answer_key(opened, query))
 
-    async def answer(self, query: bytes, work: Callable[[OpenIndex], bytes]) -> bytes:
-        """Run quick work with the index in a search thread, and keep its result for `kept_answer`."""
+    async def answer(self, query: bytes, text: str | None, work: Callable[[OpenIndex], bytes]) -> bytes:
+        """Run a search in a search thread, for a text or for something else, and keep its result for `kept_answer`."""
 
         def job(opened: OpenIndex) -> bytes:
+            if text is not None:
+                self._texts.read(opened.index, text)
             key = self._answer_key(opened, query)  # before the search: it may see a newer index, not an older one
             answer = work(opened)
             self.answers.put(key, answer)
             return answer
 
+        if text is not None:
+            self._texts.expect(text)
         return await self.with_index(job)
 
     @staticmethod
