@@ -110,7 +110,7 @@ class Calibration:
 
         `has_text`: whether the item has a text. Labels are not one: words were measured in texts alone.
         """
-        if kind == UNMEASURED:
+        if kind == UNMEASURED or not self.is_measured:
             return None
         if match.score is None:
             return self.by_distance.get((query_modality, match.modality), {}).get(match.distance)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from dcmh.data.dataset import JOINT
 from dcmh.errors import ParameterError
 from dcmh.index import HammingIndex, Index
-from dcmh.index.protocol import Hits
+from dcmh.index.protocol import Hits, ascending
 from dcmh.stores.base import COMMON, EVERYTHING, FineVectors, Ids, Scores
 from dcmh.stores.codes import ALONE
 from dcmh.util.arrays import rows_of
@@ -162,7 +162,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     ids, fine = _fine(collection, request, scored, among, words.candidates)
     score = words.added_to(fine, ids)
     key = score if words.few is None else np.where(_marked(ids, words.few), score + FIRST, score)
-    without = np.union1d(np.array(wanted.without, np.int64), _excluded(collection, request, wanted, among))
+    without = _excluded(collection, request, wanted, among)
     kept = fine
     if len(without) or wanted.allowed is not None:
         keep = ~_marked(ids, without)
@@ -226,13 +226,13 @@ def _highest(columns: list[Scores], rows: int) -> Scores:
 
 
 def _excluded(collection: Collection, request: Request, wanted: Wanted, among: Ids | None) -> Ids:
-    """The items whose text or labels contain what the request excludes, unless only pictures are searched."""
-    excluded = [np.empty(0, np.int64)]
+    """The items `without`, and those whose text or labels contain what the request excludes, unless only pictures are searched."""
+    excluded = [np.array(wanted.without, np.int64)]
     if collection.words is not None and wanted.modality in (None, JOINT, *collection.text):
         for words in request.without:
             holders = [collection.words.with_word(word, among) for word in words]
             excluded.append(_common(holders))
-    return np.unique(np.concatenate(excluded))
+    return ascending(np.sort(np.concatenate(excluded)))
 
 
 def _common(lists: list[Ids]) -> Ids:
@@ -246,7 +246,8 @@ def _common(lists: list[Ids]) -> Ids:
 def _union(lists: list[Ids]) -> Ids:
     """All ids of some ascending lists, ascending."""
     longest = max(lists, key=len)
-    others = [ids for ids in lists if not np.array_equal(ids, longest) and not _holds(longest, ids).all()]
+    others = [ids for ids in lists if ids is not longest and not np.array_equal(ids, longest)]
+    others = [ids for ids in others if not _holds(longest, ids).all()]
     if not others:
         return longest
     joined = np.sort(np.concatenate([longest, *others]), kind="stable")  # sorted runs: a merge
@@ -361,8 +362,7 @@ def _by_distance(
     """The order of distances alone. A request of unknown words finds the items whose texts contain them."""
     k, radius = limits(wanted.k, wanted.radius)
     k = None if k is None else k + wanted.offset
-    excluded = _excluded(collection, request, wanted, None).tolist()
-    wanted = replace(wanted, without=(*wanted.without, *excluded))
+    wanted = replace(wanted, without=tuple(_excluded(collection, request, wanted, None).tolist()))
     more = len(wanted.without)
     near: Near = {}
     held: dict[int, tuple[str, ...]] = {}

@@ -609,14 +609,14 @@ def _item(row: Sequence[Any]) -> Item:
         name,
         path,
         text,
-        tuple(json.loads(labels)),
+        () if labels == "[]" else tuple(json.loads(labels)),
         content,
         size,
         mtime_ns,
         number,
         bool(uploaded),
         None if taken is None else datetime.fromisoformat(taken),
-        json.loads(extra or "{}"),
+        json.loads(extra) if extra and extra != "{}" else {},
     )
 
 
