@@ -226,7 +226,7 @@ def _highest(columns: list[Scores], rows: int) -> Scores:
 
 
 def _excluded(collection: Collection, request: Request, wanted: Wanted, among: Ids | None) -> Ids:
-    """The items `without`, and those whose text or labels contain what the request excludes, unless only pictures are searched."""
+    """The items `without`, and those whose text or labels contain what the request excludes; not if only pictures count."""
     excluded = [np.array(wanted.without, np.int64)]
     if collection.words is not None and wanted.modality in (None, JOINT, *collection.text):
         for words in request.without:
