@@ -45,6 +45,7 @@ FEW = 10
 FIRST = 10  # more than any score
 SPARE = 10  # hits beyond k, in case another thread removes some during the search
 DEFAULT_K = 10
+NONE: Ids = np.empty(0, np.int64)
 
 Codes = Mapping[str, Index]
 Scope = tuple[str, Ids | str | None]  # a modality, and the ids that may be hits in it (None: all)
@@ -154,7 +155,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     elif collection.items > EVERYTHING:
         count = max(CANDIDATES, 2 * ((k or 0) + offset))
         found = _first_stage(collection.codes, scopes, request, count, None, wanted.allowed)
-        among = _union([np.sort(hits.ids) for _, hits in found])
+        among = _union([NONE, *(np.sort(hits.ids) for _, hits in found)])
     words = _Words(collection, request, wanted, among)
     if among is not None and radius is None:
         among = _union([among, words.sought(wanted.allowed)])
@@ -171,7 +172,6 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
         key, kept = np.where(keep, key, -np.inf), fine[keep]
     last = None if k is None else k + offset
     order = _best(ids, key, None if last is None else last + SPARE)
-    order = order[key[order] > -np.inf]
     for item in without.tolist() if near else ():
         near.pop(item, None)
     best = ids[order].tolist()
@@ -301,7 +301,7 @@ class _Words:
             counts = {word: min(count, COMMON) for word, count in index.word_counts(words).items()}
             for word, count in counts.items():
                 if count < COMMON:
-                    self._holders[word] = index.with_word(word) if count else np.empty(0, np.int64)
+                    self._holders[word] = index.with_word(word) if count else NONE
         if not any(counts.values()):
             self._holders = {}
             return
@@ -321,7 +321,7 @@ class _Words:
 
     def sought(self, allowed: Ids | None = None) -> Ids:
         """The `candidates`, or those of them that are allowed."""
-        found = _union([np.empty(0, np.int64), *self.candidates])
+        found = _union([NONE, *self.candidates])
         return found if allowed is None else found[_holds(allowed, found)]
 
     def _of_all(self) -> Ids:
@@ -334,6 +334,8 @@ class _Words:
 
     def added_to(self, fine: Scores, ids: Ids) -> Scores:
         """The scores of items: the fine ones, and the share of the words, weighted by rarity, that each item contains."""
+        if not self._holders:
+            return fine
         share = np.zeros(len(ids), np.float32)
         for word, holders in self._holders.items():
             rows, held = rows_of(ids, holders)
@@ -347,9 +349,12 @@ class _Words:
 
 
 def _best(ids: Ids, score: Scores, k: int | None) -> NDArray[np.intp]:
-    """The rows of the k highest scores, best first; at equal scores the older item, which has the smaller id, first."""
-    few = k is not None and k < len(ids)
-    rows = np.flatnonzero(score >= np.partition(score, -k)[-k]) if k and few else np.arange(len(ids))
+    """The rows of the k highest scores, best first; at equal scores the older item, which has the smaller id, first.
+
+    Those with a score of minus infinity are left out.
+    """
+    least = -np.inf if k is None or k >= len(ids) else np.partition(score, -k)[-k]
+    rows = np.flatnonzero(score >= least if least > -np.inf else score > -np.inf)
     return rows[np.lexsort((ids[rows], -score[rows]))][:k]
 
 
