@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import gc
 import hashlib
 import itertools
 import os
@@ -206,6 +207,7 @@ class IndexHolder:
             unused = opened.retired and opened.users == 0 and opened.owned
         if unused:
             opened.index.close()
+            _keep_what_is_loaded()
 
 
 class WaitingTexts:
@@ -369,6 +371,8 @@ class Service:
             if len(opened.index) >= SCAN_ITEMS:
                 scan.engines.load()
             opened.warm_up()
+        _keep_what_is_loaded()
+        self._preloaded.callback(gc.unfreeze)
 
     def prepare_soon(self, seconds: float) -> None:
         """Prepare in the background, after some seconds without another change."""
@@ -480,6 +484,13 @@ def _direction(name: str, record: dict[str, Any]) -> schemas.Measured:
         map=record["map"]["stable"],
         by_radius=by_radius,
     )
+
+
+def _keep_what_is_loaded() -> None:
+    """Let the garbage collector skip what is loaded by now: going through it takes a tenth of the time of a search."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _trim_memory() -> None:
