@@ -8,7 +8,7 @@ import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -170,7 +170,7 @@ class Filter:
 
     def to_json(self) -> dict[str, Any]:
         """What is given, as a record for JSON."""
-        return {name: value for name, value in asdict(self).items() if value}
+        return {name: value for name, value in vars(self).items() if value}
 
 
 def _moments(text: str) -> tuple[datetime, datetime]:

@@ -112,6 +112,7 @@ class Catalogue:
 
     def _connect(self, path: Path) -> None:
         self.path = path
+        self._damaged, self._hint = f"The index {path.parent} is damaged: {path.name}: {{reason}}.", _again(path)
         self._closed = False
         if not self.path.is_file():
             raise ModelError(
@@ -557,8 +558,7 @@ class Catalogue:
 
     def _readable(self) -> contextlib.AbstractContextManager[None]:
         """Inside the block, rows that hold something else than they should are an error that says what to do."""
-        what = f"The index {self.path.parent} is damaged: {self.path.name}: {{reason}}."
-        return readable(self.path, ModelError, what=what, hint=_again(self.path))
+        return readable(self.path, ModelError, what=self._damaged, hint=self._hint)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
