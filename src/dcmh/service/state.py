@@ -207,7 +207,6 @@ class IndexHolder:
             unused = opened.retired and opened.users == 0 and opened.owned
         if unused:
             opened.index.close()
-            _keep_what_is_loaded()
 
 
 class WaitingTexts:
@@ -371,7 +370,6 @@ class Service:
             if len(opened.index) >= SCAN_ITEMS:
                 scan.engines.load()
             opened.warm_up()
-        _keep_what_is_loaded()
         self._preloaded.callback(gc.unfreeze)
 
     def prepare_soon(self, seconds: float) -> None:
@@ -379,13 +377,15 @@ class Service:
         self._preparing = self._schedule(self._preparing, seconds, self._prepare, self._background)
 
     def _prepare(self) -> None:
-        """Make the overview for the page, and load the image network with the setting: the first picture need not wait for it."""
+        """Make the overview for the page, load the image network with the setting, so that the first picture need not wait for
+        it, and let the garbage collector skip all that."""
         try:
             with self.holder.use() as opened:
                 opened.make_overview()
                 if self.settings.preload:
                     self.load_image_network(opened)
                     self.sandbox.start()
+            _keep_what_is_loaded()
         except Exception:  # each request that needs it tries again, and says what is wrong
             logs.events.exception("preparing the index in the background failed")
 
@@ -487,7 +487,7 @@ def _direction(name: str, record: dict[str, Any]) -> schemas.Measured:
 
 
 def _keep_what_is_loaded() -> None:
-    """Let the garbage collector skip what is loaded by now: going through it takes a tenth of the time of a search."""
+    """Let the garbage collector skip what is loaded by now: going through it again and again takes a tenth of a search."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
