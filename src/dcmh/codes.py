@@ -41,7 +41,7 @@ def pack(codes: NDArray[Any]) -> NDArray[np.uint8]:
         raise DataError(
             f"Codes must have two dimensions (items, bits), not shape {codes.shape}. Reshape one code to (1, bits)."
         )
-    if not np.isin(codes, (-1, 1)).all():
+    if not ((codes == 1) | (codes == -1)).all():
         raise DataError("Codes must be +1 or -1 everywhere. Apply dcmh.codes.sign to real-valued outputs first.")
     return np.packbits(codes > 0, axis=1, bitorder="little")
 

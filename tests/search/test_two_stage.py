@@ -17,7 +17,7 @@ from dcmh.errors import ParameterError, QueryError, UnknownWords
 from dcmh.index import numpy_kernels
 from dcmh.index.fine import FineIndex
 from dcmh.methods import fine_space
-from dcmh.search import SearchIndex, calibration, rank
+from dcmh.search import Filter, SearchIndex, calibration, rank
 from dcmh.search.rank import Match, Ranking
 from dcmh.util.text import index_words
 from toy_photos import cheap, load, write_pairs, write_photos
@@ -123,6 +123,18 @@ def test_few_candidates_are_those_of_the_codes_and_of_rare_words(index, monkeypa
     assert index.store.with_word(rarest).tolist()[0] in [hit.id for hit in hits]
     everything = {hit.id: hit.score for hit in index.search(text=rarest, k=COUNT)}
     assert all(everything[hit.id] == hit.score for hit in hits)
+
+
+@pytest.mark.parametrize("everything", [10, 200_000], ids=["candidates are scored", "all are scored"])
+def test_gaps_among_the_ids_change_no_score(own, monkeypatch, everything):
+    monkeypatch.setattr(rank, "EVERYTHING", everything)
+    gone = [1, 7, 8, 30, COUNT]
+    with SearchIndex.open(own / "photos.dcmh") as index:
+        before = [(hit.id, hit.score) for hit in index.search(text="zeppelin", k=COUNT) if hit.id not in gone]
+        index.remove(gone)
+        assert [(hit.id, hit.score) for hit in index.search(text="zeppelin", k=COUNT)] == before
+        allowed = index.search(text="zeppelin", k=COUNT, filter=Filter(folder="."))
+        assert [(hit.id, hit.score) for hit in allowed] == before
 
 
 def test_a_word_of_one_item_finds_it_first_whatever_its_picture(own):

@@ -33,13 +33,13 @@ def test_the_sentence_encoder_is_ready_before_the_first_request(serve, own, monk
     encode = sentences.encode
     monkeypatch.setattr(sentences, "encode", lambda encoder, texts: read.extend(texts) or encode(encoder, texts))
     client = serve()
-    assert len(set(read)) == 1
+    assert "photo" in read
     shutil.copytree(own / "photos.dcmh", own / "same.dcmh")
     shutil.rmtree(own / "photos.dcmh")
     shutil.move(own / "same.dcmh", own / "photos.dcmh")
     read.clear()
     assert client.post("/api/reload").json()["changed"]
-    assert len(set(read)) == 1
+    assert "photo" in read
 
 
 def test_reload_says_whether_anything_had_changed(serve, own):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from malformed import picture
 from served import COUNT, UNREADABLE, problem, train
 
+from dcmh.errors import EncoderError
+from dcmh.inputs import sentences
 from dcmh.search import Filter, SearchIndex
 from dcmh.service import schemas
+from dcmh.service.state import WaitingTexts
 from toy_photos import load
 
 WORDS = "sunny yellow bright"
@@ -35,6 +40,47 @@ def every_page(client, found, seen=scored):
         found = checked(client.get(found["next"]))
         hits += seen(found)
     return hits
+
+
+class TestSideBySide:
+    TEXTS = ("a purple zebra -crab", "nine trains without rain", "a purple zebra")
+
+    @pytest.fixture
+    def batches(self, index, monkeypatch):
+        """What the encoder is given."""
+        found = []
+        kind = type(index.encoders.words.encoder)
+        encode = kind.encode_texts
+        monkeypatch.setattr(kind, "encode_texts", lambda self, texts: found.append(list(texts)) or encode(self, texts))
+        monkeypatch.setattr(sentences, "_recent", {})
+        return found
+
+    def test_the_words_of_all_that_wait_are_encoded_at_once(self, index, batches):
+        waiting = WaitingTexts()
+        for text in self.TEXTS:
+            waiting.expect(text)
+        for text in self.TEXTS[::-1]:
+            waiting.read(index, text)
+            index.search(text=text)
+        assert batches == [["a purple zebra", "crab", "nine trains", "rain"]]
+
+    def test_an_encoder_that_fails_is_an_error_of_each_search(self, index, monkeypatch):
+        def fail(self, texts):
+            raise EncoderError("It is broken.")
+
+        waiting = WaitingTexts()
+        waiting.expect("a mauve zebra")
+        monkeypatch.setattr(type(index.encoders.words.encoder), "encode_texts", fail)
+        waiting.read(index, "a mauve zebra")
+        with pytest.raises(EncoderError, match="broken"):
+            index.search(text="a mauve zebra")
+
+    def test_hits_are_those_of_one_after_another(self, client, index):
+        texts = [f"{color} {thing}" for color in ("pink", "black", "cyan") for thing in ("boat", "cat", "hill", "sea")]
+        with ThreadPoolExecutor(12) as clients:
+            answers = clients.map(lambda text: client.get("/api/search", params={"text": text, "k": 5}), texts)
+        for text, answer in zip(texts, answers, strict=True):
+            assert scored(checked(answer)) == [(hit.id, round(hit.score, 4)) for hit in index.search(text=text, k=5)]
 
 
 class TestWords:

@@ -122,6 +122,21 @@ def test_the_items_with_a_word_follow_every_change(catalogue, tmp_path, monkeypa
     other.close()
 
 
+@pytest.mark.parametrize("short", [0, 30], ids=["the words of each item", "the list of the word"])
+def test_the_items_with_a_word_among_some(catalogue, monkeypatch, short):
+    monkeypatch.setattr(module, "SHORT", short)
+    put(catalogue, *(Item(f"{number}", text="the season" if number % 3 else "the sea") for number in range(700)))
+    among = [999, 700, *range(602, 0, -1)]
+    assert catalogue.with_word("sea", among).tolist() == [*range(1, 603, 3), 700]
+    assert ("sea" in catalogue._holders) == (short > 0)
+    assert catalogue.with_word("sea", []).tolist() == []
+    assert catalogue.with_word("lake", among).tolist() == []
+    counts = {"sea": 234, "season": 466, "lake": 0}
+    assert catalogue.word_counts(list(counts)) == counts
+    assert len(catalogue.with_word("season")) == counts["season"]
+    assert catalogue.word_counts(list(counts)) == counts
+
+
 def test_threads_share_it(catalogue):
     def work(name):
         for number in range(20):

@@ -18,6 +18,7 @@ from dcmh.errors import ModelError
 from dcmh.index import storage
 from dcmh.index.scan import engines
 from dcmh.util import checksums
+from dcmh.util.arrays import rows_of
 from dcmh.util.atomic import whole_file, write_text
 from dcmh.util.formats import read_npy, readable
 
@@ -47,16 +48,16 @@ class StoredFine:
             self.ids.check()
             self._ids_checked = True
 
-    def check_rows(self, rows: NDArray[np.intp]) -> None:
-        """Check some vectors."""
-        if self.vectors.array.nbytes >= PREFETCHED:
-            _prefetch(self.vectors.array, rows)
-        if self._whole_checked or self._sums is None:
-            return
-        if self.vectors.array.nbytes >= PREFETCHED:
-            _prefetch(self._sums, rows)
-        if not np.array_equal(row_sums(self.vectors.array[rows]), self._sums[rows]):
+    def read(self, rows: NDArray[np.intp]) -> Vectors:
+        """Some vectors, checked."""
+        sums = None if self._whole_checked else self._sums
+        for array in (self.vectors.array, sums):
+            if array is not None and self.vectors.array.nbytes >= PREFETCHED:
+                _prefetch(array, rows)
+        vectors = self.vectors.array[rows]
+        if sums is not None and not np.array_equal(row_sums(vectors), sums[rows]):
             raise checksums.mismatch(self.vectors.path)
+        return vectors
 
     def check(self) -> None:
         """Check everything, once."""
@@ -105,18 +106,14 @@ class FineIndex:
     def scores_of(self, query: NDArray[np.float32], wanted: Ids) -> NDArray[np.float32]:
         """The inner products of these items with the query, NaN for an item that is not in the index."""
         rows, known = self._rows(wanted)
-        if self.files is not None:
-            self.files.check_rows(rows[known])
         products = np.full(len(wanted), np.nan, np.float32)
-        products[known] = _products(self.vectors_room[rows[known]], query)
+        products[known] = _products(self._read(rows[known]), query)
         return products
 
     def vector(self, item: int) -> Vectors | None:
         """The vector of one item; None if it is not in the index."""
         rows, known = self._rows(np.array([item], np.int64))
-        if self.files is not None and known[0]:
-            self.files.check_rows(rows)
-        return np.asarray(self.vectors_room[rows[0]]) if known[0] else None
+        return self._read(rows)[0] if known[0] else None
 
     def check(self) -> None:
         """Compare the files that this index was loaded from with their checksums: DamagedError if one differs.
@@ -161,13 +158,14 @@ class FineIndex:
         """The row of each id, and whether the id is in the index."""
         if self.files is not None:
             self.files.check_ids()
-        ids = self.ids_room[: self.count]
-        rows = np.searchsorted(ids, wanted)
-        known = rows < self.count
-        known[known] = ids[rows[known]] == wanted[known]
+        rows, known = rows_of(self.ids_room[: self.count], wanted)
         if self.removed is not None:
             known[known] = ~self.removed[rows[known]]
         return rows, known
+
+    def _read(self, rows: NDArray[np.intp]) -> Vectors:
+        """The vectors of some rows."""
+        return np.asarray(self.vectors_room[rows]) if self.files is None else self.files.read(rows)
 
     # -- in a folder ------------------------------------------------------------------------------------------------
 

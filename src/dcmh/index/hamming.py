@@ -18,6 +18,7 @@ from dcmh.index.protocol import (
     Ids,
     Results,
     as_ids,
+    ascending,
     at_least,
     is_id,
     refuse_known,
@@ -244,10 +245,12 @@ class HammingIndex:
             mask = table.live_rows() & (table.ids >= 0) & (table.ids < len(chosen))
             mask[mask] = chosen[table.ids[mask]]
         else:
-            state, rows = self._rows(np.unique(as_ids(chosen)))
-            table = state.table
+            state, rows = self._rows(ascending(as_ids(chosen)))
+            table, rows = state.table, np.sort(rows[rows >= 0])
+            if COPY_SHARE * len(rows) < table.count:
+                return state, _View(table.words[rows], ALL_LIVE, len(rows), rows)
             mask = np.zeros(table.count, bool)
-            mask[rows[rows >= 0]] = True
+            mask[rows] = True
         count = int(np.count_nonzero(mask))
         if COPY_SHARE * count < table.count:
             rows = np.flatnonzero(mask)

@@ -111,6 +111,11 @@ def as_ids(ids: ArrayLike) -> Ids:
     return array.astype(np.int64, copy=False)
 
 
+def ascending(ids: Ids) -> Ids:
+    """Each of some ids once, ascending."""
+    return ids if bool(np.all(ids[1:] > ids[:-1])) else np.unique(ids)
+
+
 def as_id(item: Any) -> int:
     """One id as a Python int: database drivers do not accept NumPy integers."""
     if not is_id(item):

@@ -163,6 +163,8 @@ def _joined(table: Table, a: Run, b: Run) -> Run:
 def _search(ids: Ids, run: Run, wanted: Ids) -> NDArray[np.int64]:
     """For each wanted id the first row of the run whose id is not smaller; the last row if there is none."""
     if isinstance(run, range):
+        if int(ids[run.stop - 1]) - int(ids[run.start]) == len(run) - 1:  # none is missing
+            return np.asarray(np.clip(wanted - ids[run.start], 0, len(run) - 1) + run.start)
         return np.minimum(run.start + np.searchsorted(ids[run.start : run.stop], wanted), run.stop - 1)
     position = np.zeros(len(wanted), np.int64)
     step = 1 << (len(run).bit_length() - 1)

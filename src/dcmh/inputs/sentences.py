@@ -40,7 +40,7 @@ def encode(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
         known |= dict(zip(fresh, _encode(fresh, encoder), strict=True))
         with contextlib.suppress(DataError):
             store.put([(keys[text], known[text]) for text in fresh])
-    else:
+    elif missing:
         known |= dict(zip(missing, _encode(missing, encoder), strict=True))
         room = recent if len(recent) + len(missing) <= REMEMBERED else {}
         _recent[encoder.sha256] = room | {text: known[text] for text in missing}

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
@@ -77,7 +78,7 @@ class FineSpace:
             raise ModelError(f"The fine space of the model is damaged: {error} is missing. Train it again.") from error
         self._classifier: tuple[Matrix, Matrix] | None = None
 
-    @property
+    @cached_property
     def encoder(self) -> TextEncoder | None:
         """The sentence encoder, loaded when it is first needed; None for a space of vectors alone."""
         kept = self.record["encoder"]

@@ -110,7 +110,7 @@ class Calibration:
 
         `has_text`: whether the item has a text. Labels are not one: words were measured in texts alone.
         """
-        if kind == UNMEASURED:
+        if kind == UNMEASURED or not self.is_measured:
             return None
         if match.score is None:
             return self.by_distance.get((query_modality, match.modality), {}).get(match.distance)
@@ -293,7 +293,7 @@ class _TextWords:
     def word_counts(self, words: Sequence[str]) -> dict[str, int]:
         return {word: len(self._holders.get(word, ())) for word in words}
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+    def with_word(self, word: str, among: NDArray[np.int64] | Sequence[int] | None = None) -> NDArray[np.int64]:
         held = np.array(self._holders.get(word, ()), np.int64)
         return held if among is None else np.intersect1d(held, np.asarray(among, np.int64))
 

@@ -26,6 +26,7 @@ from dcmh.data.columns import is_pil_image
 from dcmh.data.dataset import JOINT
 from dcmh.data.values import plain
 from dcmh.errors import ImageError, ParameterError, QueryError, UnknownWords
+from dcmh.inputs import sentences
 from dcmh.inputs.views import as_column
 from dcmh.search.encode import Encoders
 from dcmh.search.rank import Request
@@ -164,6 +165,15 @@ def ask(
     query, request = parts[0][1] if len(parts) == 1 and not excluded else _combined(encoders, parts, excluded)
     named, apart = tuple(one.id for one in like), tuple(one.id for one in unlike)
     return replace(query, text=text, without=without, like=named, unlike=apart), request
+
+
+def read_ahead(encoders: Encoders, texts: Sequence[str]) -> None:
+    """Encode the words of several queries in one pass over the encoder's weights. `ask` finds their vectors remembered."""
+    words, fine = encoders.words, encoders.fine
+    meaning = (words and words.encoder) or (fine and fine.encoder)
+    if meaning:
+        phrases = [(wanted, *without) for wanted, without in map(_read, texts)]
+        sentences.encode(meaning, [phrase for group in phrases for phrase in group if phrase])
 
 
 def _read(text: str) -> tuple[str, tuple[str, ...]]:

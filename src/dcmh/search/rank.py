@@ -31,8 +31,10 @@ from numpy.typing import NDArray
 from dcmh.data.dataset import JOINT
 from dcmh.errors import ParameterError
 from dcmh.index import HammingIndex, Index
+from dcmh.index.protocol import Hits, ascending
 from dcmh.stores.base import COMMON, EVERYTHING, FineVectors, Ids, Scores
 from dcmh.stores.codes import ALONE
+from dcmh.util.arrays import rows_of
 
 CANDIDATES = 5_000  # of an index of more than EVERYTHING items
 RARE = 1_000  # a word that at most so many items contain makes them candidates
@@ -43,10 +45,12 @@ FEW = 10
 FIRST = 10  # more than any score
 SPARE = 10  # hits beyond k, in case another thread removes some during the search
 DEFAULT_K = 10
+NONE: Ids = np.empty(0, np.int64)
 
 Codes = Mapping[str, Index]
 Scope = tuple[str, Ids | str | None]  # a modality, and the ids that may be hits in it (None: all)
 Near = dict[int, tuple[int, str]]  # id to distance and modality
+Found = tuple[str, Hits]  # a modality, and what was found by its codes
 
 
 class WordIndex(Protocol):
@@ -54,7 +58,7 @@ class WordIndex(Protocol):
 
     def word_counts(self, words: Sequence[str]) -> dict[str, int]: ...
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids: ...
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids: ...
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,7 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     if not scored:
         return _by_distance(collection, request, wanted, scopes, searched)
     near: Near = {}
+    found: list[Found] = []
     among: Ids | None = None
     candidates: int | None = None
     if radius is not None:
@@ -149,40 +154,37 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
         among = np.array(sorted(near), np.int64)
     elif collection.items > EVERYTHING:
         count = max(CANDIDATES, 2 * ((k or 0) + offset))
-        near = _find(collection.codes, scopes, request, count, None, wanted.allowed)
-        among = np.array(sorted(near), np.int64)
+        found = _first_stage(collection.codes, scopes, request, count, None, wanted.allowed)
+        among = _union([NONE, *(np.sort(hits.ids) for _, hits in found)])
     words = _Words(collection, request, wanted, among)
     if among is not None and radius is None:
-        rare = words.rare if wanted.allowed is None else words.rare[_holds(wanted.allowed, words.rare)]
-        among = np.union1d(among, rare)
+        among = _union([among, words.sought(wanted.allowed)])
         candidates = len(among)
-    ids, fine = _fine(collection, request, scored, among, words.rare)
-    share = words.share(ids)
-    score = fine + WORDS * share
-    key = score if words.few is None else np.where(np.isin(ids, words.few), score + FIRST, score)
-    without = np.union1d(np.array(wanted.without, np.int64), _excluded(collection, request, wanted, among))
-    keep = ~np.isin(ids, without)
-    if wanted.allowed is not None:
-        keep &= _holds(wanted.allowed, ids)
+    ids, fine = _fine(collection, request, scored, among, words.candidates)
+    score = words.added_to(fine, ids)
+    key = score if words.few is None else np.where(_marked(ids, words.few), score + FIRST, score)
+    without = _excluded(collection, request, wanted, among)
+    kept = fine
+    if len(without) or wanted.allowed is not None:
+        keep = ~_marked(ids, without)
+        if wanted.allowed is not None:
+            keep &= _marked(ids, wanted.allowed)
+        key, kept = np.where(keep, key, -np.inf), fine[keep]
     last = None if k is None else k + offset
-    order = _best(ids, np.where(keep, key, -np.inf), None if last is None else last + SPARE)
-    order = order[keep[order]]
+    order = _best(ids, key, None if last is None else last + SPARE)
     for item in without.tolist() if near else ():
         near.pop(item, None)
-    near |= _distances(collection.codes, scopes, request, [int(ids[row]) for row in order if int(ids[row]) not in near])
-    matches = []
-    for row in order:
-        number = int(ids[row])
-        if number in near:
-            distance, modality = near[number]
-            matches.append(Match(number, distance, modality, float(score[row]), float(fine[row]), words.of(number)))
-    matches = matches[offset:last]
+    best = ids[order].tolist()
+    near |= _nearest(found, among=ids[order])
+    near |= _distances(collection.codes, scopes, request, [item for item in best if item not in near])
+    rows = zip(best, score[order].tolist(), fine[order].tolist(), words.of(ids[order]), strict=True)
+    matches = [Match(item, *near[item], *why) for item, *why in rows if item in near][offset:last]
     beyond = None
     if not near and radius is not None:
         nearest = replace(wanted, k=1, radius=None, offset=0)
         beyond = next(iter(_by_distance(collection, request, nearest, scopes, searched).matches), None)
-    best = float(fine[keep].max()) if keep.any() else None
-    return Ranking(matches, beyond, searched, candidates, radius, best, words.common)
+    highest = float(kept.max()) if len(kept) else None
+    return Ranking(matches, beyond, searched, candidates, radius, highest, words.common)
 
 
 def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> list[str]:
@@ -194,35 +196,43 @@ def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> l
 
 
 def _fine(
-    collection: Collection, request: Request, names: list[str], among: Ids | None, held: Ids
+    collection: Collection, request: Request, names: list[str], among: Ids | None, held: list[Ids]
 ) -> tuple[Ids, Scores]:
-    """Ids and fine scores: of the items `among`; or of all, and of those that contain a word (`held`)."""
+    """Ids and fine scores: of the items `among`; or of all, and of those that contain a word (in the lists `held`)."""
     assert request.fine is not None
     if among is None:
         every = {name: collection.fine[name].scores(request.fine) for name in names}
-        ids = _union([*(scored for scored, _ in every.values()), held])
+        ids = _union([*(scored for scored, _ in every.values()), *held])
         columns = {name: _spread(ids, *scored) for name, scored in every.items()}
     else:
         ids = among
         columns = {name: collection.fine[name].scores_of(request.fine, ids) for name in names}
-    blank = np.full(len(ids), np.nan, np.float32)
-    texts = [column for name, column in columns.items() if name in collection.text]
-    others = [column for name, column in columns.items() if name not in collection.text]
-    t = np.fmax.reduce(texts) if texts else blank
-    o = np.fmax.reduce(others) if others else blank
-    t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
+    t = _highest([column for name, column in columns.items() if name in collection.text], len(ids))
+    o = _highest([column for name, column in columns.items() if name not in collection.text], len(ids))
     fine = (o + TEXT * t) / (1 + TEXT * RATIO)
-    return ids, np.where(np.isnan(fine), -1, fine).astype(np.float32)  # -1: without a fine vector, found by a word
+    if np.isnan(fine.sum()):  # some items lack one, or both
+        t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
+        fine = (o + TEXT * t) / (1 + TEXT * RATIO)
+        fine = np.where(np.isnan(fine), -1, fine)  # -1: without a fine vector, found by a word
+    return ids, np.asarray(fine, np.float32)
+
+
+def _highest(columns: list[Scores], rows: int) -> Scores:
+    """The highest score of each row that is not nan; nan where there is none."""
+    first, *others = columns or [np.full(rows, np.nan, np.float32)]
+    for column in others:
+        first = np.fmax(first, column)
+    return first
 
 
 def _excluded(collection: Collection, request: Request, wanted: Wanted, among: Ids | None) -> Ids:
-    """The items whose text or labels contain what the request excludes, unless only pictures are searched."""
-    excluded = [np.empty(0, np.int64)]
+    """The items `without`, and those whose text or labels contain what the request excludes; not if only pictures count."""
+    excluded = [np.array(wanted.without, np.int64)]
     if collection.words is not None and wanted.modality in (None, JOINT, *collection.text):
         for words in request.without:
-            holders = [collection.words.with_word(word, None if among is None else among.tolist()) for word in words]
+            holders = [collection.words.with_word(word, among) for word in words]
             excluded.append(_common(holders))
-    return np.unique(np.concatenate(excluded))
+    return ascending(np.sort(np.concatenate(excluded)))
 
 
 def _common(lists: list[Ids]) -> Ids:
@@ -236,7 +246,8 @@ def _common(lists: list[Ids]) -> Ids:
 def _union(lists: list[Ids]) -> Ids:
     """All ids of some ascending lists, ascending."""
     longest = max(lists, key=len)
-    others = [ids for ids in lists if not np.array_equal(ids, longest) and not _holds(longest, ids).all()]
+    others = [ids for ids in lists if ids is not longest and not np.array_equal(ids, longest)]
+    others = [ids for ids in others if not _holds(longest, ids).all()]
     if not others:
         return longest
     joined = np.sort(np.concatenate([longest, *others]), kind="stable")  # sorted runs: a merge
@@ -245,10 +256,15 @@ def _union(lists: list[Ids]) -> Ids:
 
 def _holds(ids: Ids, wanted: Ids) -> NDArray[np.bool_]:
     """Which of some ids are in an ascending list."""
-    rows = np.searchsorted(ids, wanted)
-    held = rows < len(ids)
-    held[held] = ids[rows[held]] == wanted[held]
-    return np.asarray(held)
+    return rows_of(ids, wanted)[1]
+
+
+def _marked(ids: Ids, chosen: Ids) -> NDArray[np.bool_]:
+    """Which ids of an ascending list are in another one, which is usually the shorter one."""
+    marks = np.zeros(len(ids), bool)
+    rows, held = rows_of(ids, chosen)
+    marks[rows[held]] = True
+    return marks
 
 
 def _spread(ids: Ids, scored: Ids, scores: Scores) -> Scores:
@@ -256,7 +272,7 @@ def _spread(ids: Ids, scored: Ids, scores: Scores) -> Scores:
     if len(scored) == len(ids):
         return scores
     spread = np.full(len(ids), np.nan, np.float32)
-    spread[np.searchsorted(ids, scored)] = scores
+    spread[rows_of(ids, scored)[0]] = scores
     return spread
 
 
@@ -268,9 +284,9 @@ class _Words:
     request: Request
     wanted: Wanted
     among: Ids | None
-    rare: Ids = field(default_factory=lambda: np.empty(0, np.int64))  # items that contain a rare word
     few: Ids | None = None  # the items that contain all words, if at most FEW do
     common: bool = False  # whether more than FEW items contain some word
+    candidates: list[Ids] = field(default_factory=list)  # items that contain a rare word; all lists ascend
     _weights: dict[str, float] = field(default_factory=dict)
     _holders: dict[str, Ids] = field(default_factory=dict)
 
@@ -278,25 +294,35 @@ class _Words:
         index, words = self.collection.words, list(self.request.words)
         if index is None or not words or not self._count():
             return
-        counts = {word: min(count, COMMON) for word, count in index.word_counts(words).items()}
+        if self.among is None:
+            self._holders = {word: index.with_word(word) for word in words}
+            counts = {word: min(len(held), COMMON) for word, held in self._holders.items()}
+        else:
+            counts = {word: min(count, COMMON) for word, count in index.word_counts(words).items()}
+            for word, count in counts.items():
+                if count < COMMON:
+                    self._holders[word] = index.with_word(word) if count else NONE
         if not any(counts.values()):
+            self._holders = {}
             return
         self.common = max(counts.values()) > FEW
         rarity = {word: math.log(max(self.collection.items, 1) / max(count, 1)) + 0.1 for word, count in counts.items()}
         self._weights = {word: weight / sum(rarity.values()) for word, weight in rarity.items()}
-        for word, count in counts.items():
-            if self.among is None or (0 < count < COMMON):
-                self._holders[word] = index.with_word(word) if count else np.empty(0, np.int64)
-        lists = [held for word, held in self._holders.items() if self.among is None or counts[word] <= RARE]
-        if len(self._holders) == len(counts) and len(whole := self._of_all()) <= RARE:
-            lists.append(whole)
-        self.rare = _union(lists) if lists else self.rare
-        for word in counts:
-            if word not in self._holders:
-                everyone = [] if self.among is None else _union([self.among, self.rare]).tolist()
-                self._holders[word] = index.with_word(word, everyone) if counts[word] else np.empty(0, np.int64)
+        self.candidates = [held for word, held in self._holders.items() if self.among is None or counts[word] <= RARE]
+        if self.among is not None:
+            if len(self._holders) == len(counts) and len(whole := self._of_all()) <= RARE:
+                self.candidates.append(whole)
+            everyone = _union([self.among, self.sought()])
+            for word in counts:
+                if word not in self._holders:
+                    self._holders[word] = index.with_word(word, everyone)
         if 0 < len(whole := self._of_all()) <= FEW:
             self.few = whole
+
+    def sought(self, allowed: Ids | None = None) -> Ids:
+        """The `candidates`, or those of them that are allowed."""
+        found = _union([NONE, *self.candidates])
+        return found if allowed is None else found[_holds(allowed, found)]
 
     def _of_all(self) -> Ids:
         """The items that contain all words."""
@@ -306,29 +332,29 @@ class _Words:
         """Whether words count: unless only pictures are searched."""
         return self.wanted.modality in (None, JOINT, *self.collection.text)
 
-    def share(self, ids: Ids) -> Scores:
-        """The share of the words, weighted by rarity, that each item contains."""
+    def added_to(self, fine: Scores, ids: Ids) -> Scores:
+        """The scores of items: the fine ones, and the share of the words, weighted by rarity, that each item contains."""
+        if not self._holders:
+            return fine
         share = np.zeros(len(ids), np.float32)
         for word, holders in self._holders.items():
-            shared = holders[_holds(ids, holders)]
-            share[np.searchsorted(ids, shared)] += self._weights[word]
-        return share
+            rows, held = rows_of(ids, holders)
+            share[rows[held]] += self._weights[word]
+        return fine + WORDS * share
 
-    def of(self, item: int) -> tuple[str, ...]:
-        """The words that an item contains."""
-        words = []
-        for word, holders in self._holders.items():
-            row = int(np.searchsorted(holders, item))
-            if row < len(holders) and holders[row] == item:
-                words.append(word)
-        return tuple(words)
+    def of(self, items: Ids) -> list[tuple[str, ...]]:
+        """The words that each of some items contains."""
+        held = {word: _holds(holders, items).tolist() for word, holders in self._holders.items()}
+        return [tuple(word for word, which in held.items() if which[row]) for row in range(len(items))]
 
 
 def _best(ids: Ids, score: Scores, k: int | None) -> NDArray[np.intp]:
-    """The rows of the k highest scores, best first; at equal scores the older item, which has the smaller id, first."""
-    rows = np.arange(len(ids))
-    if k is not None and k < len(ids):
-        rows = np.flatnonzero(score >= np.partition(score, len(score) - k)[len(score) - k])
+    """The rows of the k highest scores, best first; at equal scores the older item, which has the smaller id, first.
+
+    Those with a score of minus infinity are left out.
+    """
+    least = -np.inf if k is None or k >= len(ids) else np.partition(score, -k)[-k]
+    rows = np.flatnonzero(score >= least if least > -np.inf else score > -np.inf)
     return rows[np.lexsort((ids[rows], -score[rows]))][:k]
 
 
@@ -341,8 +367,7 @@ def _by_distance(
     """The order of distances alone. A request of unknown words finds the items whose texts contain them."""
     k, radius = limits(wanted.k, wanted.radius)
     k = None if k is None else k + wanted.offset
-    excluded = _excluded(collection, request, wanted, None).tolist()
-    wanted = replace(wanted, without=(*wanted.without, *excluded))
+    wanted = replace(wanted, without=tuple(_excluded(collection, request, wanted, None).tolist()))
     more = len(wanted.without)
     near: Near = {}
     held: dict[int, tuple[str, ...]] = {}
@@ -350,8 +375,8 @@ def _by_distance(
         near = _find(collection.codes, scopes, request, None if k is None else k + more, radius, wanted.allowed)
     else:
         words = _Words(collection, request, wanted, None)
-        rare = words.rare if wanted.allowed is None else words.rare[_holds(wanted.allowed, words.rare)]
-        held = {number: words.of(number) for number in rare.tolist()}
+        holders = words.sought(wanted.allowed)
+        held = dict(zip(holders.tolist(), words.of(holders), strict=True))
         near = _distances(collection.codes, scopes, request, list(held))
         near = {item: match for item, match in near.items() if radius is None or match[0] <= radius}
     wanted.drop(near)
@@ -416,14 +441,14 @@ def _alone(codes: Codes, modality: str, others: list[str]) -> Ids | str:
     return only
 
 
-def _find(
+def _first_stage(
     codes: Codes, scopes: list[Scope], request: Request, k: int | None, radius: int | None, passing: Ids | None
-) -> Near:
-    """Items with their smallest distance; at equal distances the modality other than the query's: its precision is measured.
+) -> list[Found]:
+    """The nearest items in each scope, that of the query's modality last.
 
     `passing`: the items that pass a filter; None if there is no filter.
     """
-    near: Near = {}
+    found: list[Found] = []
     packed = np.frombuffer(request.code, np.uint8)[None]
     for name, scope in sorted(scopes, key=lambda scope: scope[0] == request.modality):
         allowed = scope if passing is None else _both(scope, passing)
@@ -431,10 +456,28 @@ def _find(
             results = codes[name].within(packed, radius or 0, allowed=allowed)
         else:
             results = codes[name].search(packed, k, allowed=allowed)
-        for item, distance in results[0]:
+        found.append((name, results[0]))
+    return found
+
+
+def _nearest(found: list[Found], radius: int | None = None, among: Ids | None = None) -> Near:
+    """Items with their smallest distance; at equal distances the modality other than the query's: its precision is measured."""
+    near: Near = {}
+    for name, hits in found:
+        if among is not None:
+            which = np.isin(hits.ids, among)
+            hits = Hits(hits.ids[which], hits.distances[which])
+        for item, distance in hits:
             if (radius is None or distance <= radius) and (item not in near or distance < near[item][0]):
                 near[item] = (distance, name)
     return near
+
+
+def _find(
+    codes: Codes, scopes: list[Scope], request: Request, k: int | None, radius: int | None, passing: Ids | None
+) -> Near:
+    """The nearest items in all scopes."""
+    return _nearest(_first_stage(codes, scopes, request, k, radius, passing), radius)
 
 
 def _distances(codes: Codes, scopes: list[Scope], request: Request, items: list[int]) -> Near:
@@ -443,12 +486,12 @@ def _distances(codes: Codes, scopes: list[Scope], request: Request, items: list[
     Codes outside the scopes, or in a scope that is limited to some ids, are used only for items that have no others.
     """
     near: Near = {}
-    query = np.frombuffer(request.code, np.uint8)
+    query = int.from_bytes(request.code)
     whole = {name for name, allowed in scopes if allowed is None}
     for name in sorted(codes, key=lambda name: (name not in whole, name == request.modality)):
         wanted = items if name in whole else [item for item in items if item not in near]
         for item, code in codes[name].codes_by_id(wanted).items() if wanted else ():
-            distance = int(np.bitwise_count(np.frombuffer(code, np.uint8) ^ query).sum())
+            distance = (int.from_bytes(code) ^ query).bit_count()
             if item not in near or distance < near[item][0]:
                 near[item] = (distance, name)
     return near

@@ -8,7 +8,7 @@ import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -170,7 +170,7 @@ class Filter:
 
     def to_json(self) -> dict[str, Any]:
         """What is given, as a record for JSON."""
-        return {name: value for name, value in asdict(self).items() if value}
+        return {name: value for name, value in vars(self).items() if value}
 
 
 def _moments(text: str) -> tuple[datetime, datetime]:
@@ -326,7 +326,7 @@ class Store(Protocol):
     def word_counts(self, words: Sequence[str]) -> dict[str, int]:
         """The number of items that contain each word (see `item_words`). It may stop counting at COMMON."""
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids:
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
 
     def matching(self, filter: Filter) -> Ids:  # noqa: A002 - the word for it

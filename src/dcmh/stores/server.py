@@ -27,7 +27,7 @@ from dcmh.errors import ModelError, ModelMismatch
 from dcmh.methods.folder import read_record
 from dcmh.stores import models
 from dcmh.stores.address import Address
-from dcmh.stores.base import UNFINISHED, UPDATE, Filter, Item, Skipped, Snapshot, check_model, closed_on_error
+from dcmh.stores.base import UNFINISHED, UPDATE, Filter, Ids, Item, Skipped, Snapshot, check_model, closed_on_error
 from dcmh.stores.codes import CodeIndex, CountedIndex
 from dcmh.stores.fetched_vectors import FetchedVectors
 from dcmh.stores.transaction import CodeRows, Transaction
@@ -444,7 +444,7 @@ class ServerStore(ABC):
         """The number of items that contain each word in their text or labels, up to COMMON."""
 
     @abstractmethod
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
 
     @abstractmethod

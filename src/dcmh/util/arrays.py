@@ -1,4 +1,4 @@
-"""Arrays without torch: memory-mapped ones of safetensors files, and vectors at unit length."""
+"""Arrays without torch: memory-mapped ones of safetensors files, vectors at unit length, and rows of ids."""
 
 from __future__ import annotations
 
@@ -49,3 +49,14 @@ def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
     """Vectors (n, width) at unit length; zeros stay zeros."""
     lengths = np.sqrt((vectors * vectors).sum(axis=1, keepdims=True))
     return np.asarray(vectors / np.maximum(lengths, 1e-6), np.float32)
+
+
+def rows_of(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """The rows of some ids in an ascending list, and which of them it holds; the row of one that it lacks means nothing."""
+    if len(ids) and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # none is missing, as in most collections
+        rows = wanted - ids[0]
+        return rows, (rows >= 0) & (rows < len(ids))
+    rows = np.searchsorted(ids, wanted)
+    held = rows < len(ids)
+    held[held] = ids[rows[held]] == wanted[held]
+    return rows, held

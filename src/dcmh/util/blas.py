@@ -30,11 +30,14 @@ class OneThread:
     def __enter__(self) -> None:
         from threadpoolctl import ThreadpoolController
 
-        with self._lock, in_control():
-            self._controller = self._controller or ThreadpoolController()
-            limit = self._controller.limit(limits=1, user_api="blas")  # each time: other libraries change it as well
-            if not self._inside:
-                self._limit = limit
+        with self._lock:
+            self._controller = self._controller or ThreadpoolController().select(user_api="blas")
+            # Looked at each time: other libraries change it as well.
+            if not self._inside or any(library.num_threads != 1 for library in self._controller.lib_controllers):
+                with in_control():
+                    limit = self._controller.limit(limits=1)
+                if not self._inside:
+                    self._limit = limit
             self._inside += 1
 
     def __exit__(self, *raised: object) -> None:

@@ -228,7 +228,9 @@ class BlockSums:
         starts = offset + np.asarray(rows, np.int64) * width
         for block in range(-(-width // BLOCK) + 1):  # those that a row may touch
             touched = np.minimum(starts + block * BLOCK, starts + max(0, width - 1)) // BLOCK
-            self._check(np.unique(touched[self._unchecked[touched]]))
+            unchecked = touched[self._unchecked[touched]]
+            if len(unchecked):
+                self._check(np.unique(unchecked))
 
     def check_bytes(self, start: int, stop: int) -> None:
         """Check a range of the file."""

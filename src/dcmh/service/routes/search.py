@@ -128,6 +128,7 @@ async def search(
         raise Problem(422, "Give text, like, unlike or code to search for.", "For example: GET /api/search?text=dog")
     body = await service.answer(
         request.scope["query_string"],
+        text,
         lambda opened: bytes(_answer(opened.index, page, text, code, modality, like, unlike).body),
     )
     return Response(body, media_type="application/json")

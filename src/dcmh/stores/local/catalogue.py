@@ -24,8 +24,10 @@ from numpy.typing import NDArray
 
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, StorageError
-from dcmh.stores.base import Filter, Item, Scalar, Skipped, item_words, was_uploaded
+from dcmh.index.protocol import ascending
+from dcmh.stores.base import Filter, Ids, Item, Scalar, Skipped, item_words, was_uploaded
 from dcmh.util import checksums
+from dcmh.util.arrays import rows_of
 from dcmh.util.atomic import sync_folder, whole_file, write_text
 from dcmh.util.formats import readable
 from dcmh.util.text import index_words
@@ -93,6 +95,7 @@ MIGRATIONS = [
 LABEL, COLUMN = "label", "column "  # names of attributes; that of an extra column follows the latter
 _COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
 KEPT_IDS = 4_000_000  # ids of items that contain recent words, 8 bytes each
+SHORT = 30  # ids of a word's list that are read in the time in which one item's words are looked up
 _AT_ONCE = 500  # SQLite takes at least 999 parameters
 
 
@@ -103,12 +106,13 @@ class Catalogue:
 
     def __init__(self, path: Path | str) -> None:
         self._lock = threading.RLock()
-        self._holders: OrderedDict[str, NDArray[np.int64]] = OrderedDict()  # word to the items that contain it
+        self._holders: OrderedDict[str, Ids] = OrderedDict()  # word to the items that contain it
         self._holders_generation = -1
         self._connect(Path(path))
 
     def _connect(self, path: Path) -> None:
         self.path = path
+        self._damaged, self._hint = f"The index {path.parent} is damaged: {path.name}: {{reason}}.", _again(path)
         self._closed = False
         if not self.path.is_file():
             raise ModelError(
@@ -411,46 +415,60 @@ class Catalogue:
     def word_counts(self, words: Iterable[str]) -> dict[str, int]:
         """The number of items that contain each word (see `dcmh.stores.base.item_words`)."""
         found = {}
-        for word in words if self.has_words else ():
-            rows = self._run("SELECT doc FROM word_counts WHERE term = ?", (word,))
-            found[word] = int(rows[0][0]) if rows else 0
+        with self._lock:
+            kept = self._kept_holders()
+            for word in words if self.has_words else ():
+                rows = [] if word in kept else self._run("SELECT doc FROM word_counts WHERE term = ?", (word,))
+                found[word] = len(kept[word]) if word in kept else int(rows[0][0]) if rows else 0
         return found
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
         if not self.has_words:
             return np.empty(0, np.int64)
-        quoted = f'"{word}"'
-        if among is None:
-            with self._lock:
-                return self._with_word(word, quoted)
-        found: list[int] = []
-        for start in range(0, len(among), _AT_ONCE):
-            part = [int(number) for number in among[start : start + _AT_ONCE]]
-            held = f"rowid IN ({','.join('?' * len(part))}) AND instr(' ' || tokens || ' ', ?)"
-            found += [row[0] for row in self._run(f"SELECT rowid FROM words WHERE {held}", (*part, f" {word} "))]
+        wanted = None if among is None else np.sort(np.asarray(among, np.int64))
+        with self._lock:
+            if wanted is None or self.word_counts([word])[word] <= SHORT * len(wanted):
+                held = self._with_word(word)
+                return held if wanted is None else wanted[rows_of(held, wanted)[1]]
+        found = []
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE].tolist()
+            test = f"rowid IN ({','.join('?' * len(part))}) AND instr(' ' || tokens || ' ', ?)"
+            found += [row[0] for row in self._run(f"SELECT rowid FROM words WHERE {test}", (*part, f" {word} "))]
         return np.array(sorted(found), np.int64)
 
-    def _with_word(self, word: str, quoted: str) -> NDArray[np.int64]:
+    def _with_word(self, word: str) -> Ids:
         """`with_word` for all items; lists of recent words are kept until the catalogue changes."""
-        generation = self.generation
-        if self._holders_generation != generation:
+        kept = self._kept_holders()
+        if word in kept:
+            kept.move_to_end(word)
+            return kept[word]
+        ids = self._ids("SELECT rowid AS id FROM words WHERE words MATCH ? ORDER BY rowid", (f'"{word}"',))
+        ids.flags.writeable = False
+        kept[word] = ids
+        while len(kept) > 1 and sum(map(len, kept.values())) > KEPT_IDS:
+            kept.popitem(last=False)
+        return ids
+
+    def _kept_holders(self) -> OrderedDict[str, Ids]:
+        """The lists of recent words that are still true; during a change, which may yet be undone, none."""
+        if self._database.in_transaction:
+            return OrderedDict()
+        if self._holders_generation != (generation := self.generation):
             self._holders.clear()
             self._holders_generation = generation
-        ids = self._holders.pop(word, None)
-        if ids is None or self._database.in_transaction:  # a change that may yet be undone
-            rows = self._run("SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid", (quoted,))
-            ids = np.fromiter((number for (number,) in rows), np.int64, len(rows))
-            ids.flags.writeable = False
-        if not self._database.in_transaction:
-            self._holders[word] = ids
-        while len(self._holders) > 1 and sum(map(len, self._holders.values())) > KEPT_IDS:
-            self._holders.popitem(last=False)
-        return ids
+        return self._holders
+
+    def _ids(self, command: str, values: Sequence[Any] = ()) -> Ids:
+        """The ids that a command selects. SQLite joins them: as rows they would take five times as long."""
+        ((joined,),) = self._run(f"SELECT group_concat(id) FROM ({command})", values)
+        with self._readable():
+            return np.empty(0, np.int64) if joined is None else np.fromstring(joined, np.int64, sep=",")
 
     # -- filters --------------------------------------------------------------------------------------------------
 
-    def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
+    def matching(self, filter: Filter) -> Ids:  # noqa: A002 - the word for it
         """The ids of the items that pass a filter, ascending; from indexes of the file."""
         if not self._has_attributes:
             raise ModelError(
@@ -459,12 +477,10 @@ class Catalogue:
             )
         found = None
         for condition, values in _conditions(filter):
-            rows = self._run(f"SELECT DISTINCT id FROM {condition}", values)
-            ids = np.sort(np.fromiter((row[0] for row in rows), np.int64, len(rows)))
+            ids = ascending(np.sort(self._ids(f"SELECT id FROM {condition}", values)))
             found = ids if found is None else np.intersect1d(found, ids, assume_unique=True)
         if found is None:
-            rows = self._run("SELECT id FROM items ORDER BY id")
-            found = np.fromiter((row[0] for row in rows), np.int64, len(rows))
+            found = self._ids("SELECT id FROM items ORDER BY id")
         return found
 
     # -- what was skipped -----------------------------------------------------------------------------------------
@@ -542,8 +558,7 @@ class Catalogue:
 
     def _readable(self) -> contextlib.AbstractContextManager[None]:
         """Inside the block, rows that hold something else than they should are an error that says what to do."""
-        what = f"The index {self.path.parent} is damaged: {self.path.name}: {{reason}}."
-        return readable(self.path, ModelError, what=what, hint=_again(self.path))
+        return readable(self.path, ModelError, what=self._damaged, hint=self._hint)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -594,14 +609,14 @@ def _item(row: Sequence[Any]) -> Item:
         name,
         path,
         text,
-        tuple(json.loads(labels)),
+        () if labels == "[]" else tuple(json.loads(labels)),
         content,
         size,
         mtime_ns,
         number,
         bool(uploaded),
         None if taken is None else datetime.fromisoformat(taken),
-        json.loads(extra or "{}"),
+        json.loads(extra) if extra and extra != "{}" else {},
     )
 
 

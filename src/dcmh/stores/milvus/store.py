@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import UPLOADED, Filter, Item, Skipped, was_uploaded
+from dcmh.stores.base import UPLOADED, Filter, Ids, Item, Skipped, was_uploaded
 from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.fine import FineCollection
@@ -243,7 +243,7 @@ class MilvusStore(ServerStore):
         """Nothing: Milvus has no index of words."""
         return {}
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         """Nothing: Milvus has no index of words."""
         return np.empty(0, np.int64)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 from dcmh.stores.address import Address
-from dcmh.stores.base import COMMON, Filter, Item, Skipped, item_words, was_uploaded
+from dcmh.stores.base import COMMON, Filter, Ids, Item, Skipped, item_words, was_uploaded
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
 from dcmh.stores.postgres.index import PostgresIndex
 from dcmh.stores.postgres.table import copy_vectors, make_fine_table
@@ -291,7 +291,7 @@ class PostgresStore(ServerStore):
         ((counts,),) = self._run(f"SELECT ARRAY[{', '.join([count] * len(wanted))}]", values)
         return dict(zip(wanted, counts, strict=True))
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> NDArray[np.int64]:
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         if not self.has_words:
             return np.empty(0, np.int64)
         test, values = ("", []) if among is None else (" AND id = ANY(%s)", [[int(number) for number in among]])
