@@ -47,7 +47,7 @@ def test_vectors_are_those_of_the_package(encoder):
 
     theirs = USE(threads=1)
     for text in TEXTS:
-        assert encoder.pieces(text) == theirs._tokenizer.encode(text, add_bos=False, add_eos=False), text
+        assert list(encoder.pieces(text)) == theirs._tokenizer.encode(text, add_bos=False, add_eos=False), text
     np.testing.assert_allclose(sentences.encode(encoder, TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
 
