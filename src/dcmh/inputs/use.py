@@ -67,7 +67,7 @@ class UseMultilingual:
 
     name = "use-multilingual"
     width = WIDTH
-    batch = 64  # texts
+    batch = 128  # texts
 
     def __init__(self) -> None:
         resources = _resources()

@@ -34,7 +34,7 @@ from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts,
 from dcmh.stores.base import COLUMNS, FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
 from dcmh.util.blas import one_blas_thread
 
-PICTURES = BATCH  # in a group on a CPU; a GPU takes more
+PICTURES = BATCH  # in a group at least
 ENTRIES = 1024  # in a group at most, whatever they need
 HASHED_AHEAD = 256
 HASHED_AT_ONCE = 16  # by one thread: one future for each item would cost as much as the hash of a small file
@@ -196,7 +196,7 @@ class Update:
     def _at_once(self) -> int:
         """Pictures in a group. Computed when there are some, as it loads the network."""
         return PICTURES * max(
-            (self.encoders.pictures(name).batch // BATCH for name in self._picture_modalities), default=1
+            (self.encoders.pictures(name).group // BATCH for name in self._picture_modalities), default=1
         )
 
     def _hashed(self, entries: list[Entry]) -> Iterator[Entry]:
