@@ -60,6 +60,19 @@ def test_a_vector_does_not_depend_on_its_neighbours(encoder):
     assert (backwards == together).all()
 
 
+def test_nor_on_what_is_kept_of_earlier_texts(encoder, monkeypatch):
+    """Several blocks of sentences, and fewer known pieces than the texts have."""
+    monkeypatch.setattr(use, "KNOWN_PIECES", 30)
+    forgetful = use.UseMultilingual()
+    texts = [f"{text} {other}" for text in TEXTS for other in TEXTS]
+    with one_blas_thread():
+        vectors = [forgetful.encode_texts(texts) for _ in range(2)]
+        assert sum(len(encoder.pieces(text)) for text in texts) > 3 * use.ROWS
+        for row in (0, 40, 120):
+            expected = encoder.encode_texts([texts[row]])[0]
+            assert all((found[row] == expected).all() for found in vectors), texts[row]
+
+
 def test_languages_meet(encoder):
     dog, hund, boat = sentences.encode(encoder, ["a dog on the beach", "ein Hund am Strand", "the stock market fell"])
     assert dog @ hund > 0.7 > 0.4 > dog @ boat
