@@ -47,7 +47,7 @@ def test_vectors_are_those_of_the_package(encoder):
 
     theirs = USE(threads=1)
     for text in TEXTS:
-        assert encoder.pieces(text) == theirs._tokenizer.encode(text, add_bos=False, add_eos=False), text
+        assert list(encoder.pieces(text)) == theirs._tokenizer.encode(text, add_bos=False, add_eos=False), text
     np.testing.assert_allclose(sentences.encode(encoder, TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
 
@@ -58,6 +58,19 @@ def test_a_vector_does_not_depend_on_its_neighbours(encoder):
             assert (encoder.encode_texts([text])[0] == together[row]).all(), text
         backwards = encoder.encode_texts(TEXTS[::-1])[::-1]
     assert (backwards == together).all()
+
+
+def test_nor_on_what_is_kept_of_earlier_texts(encoder, monkeypatch):
+    """Several blocks of sentences, and fewer known pieces than the texts have."""
+    monkeypatch.setattr(use, "KNOWN_PIECES", 30)
+    forgetful = use.UseMultilingual()
+    texts = [f"{text} {other}" for text in TEXTS for other in TEXTS]
+    with one_blas_thread():
+        vectors = [forgetful.encode_texts(texts) for _ in range(2)]
+        assert sum(len(encoder.pieces(text)) for text in texts) > 3 * use.ROWS
+        for row in (0, 40, 120):
+            expected = encoder.encode_texts([texts[row]])[0]
+            assert all((found[row] == expected).all() for found in vectors), texts[row]
 
 
 def test_languages_meet(encoder):

@@ -20,9 +20,9 @@ import dcmh.inputs.features
 from pathlib import Path
 from toy_photos import cheap_features, load
 from dcmh.errors import ModelError
-from dcmh.search import SearchIndex, update
+from dcmh.search import SearchIndex, encode, update
 dcmh.inputs.features.run, dcmh.inputs.features.frozen = cheap_features, lambda *arguments: None
-update.COMMIT_SECONDS, update.PICTURES = 0, 2
+update.COMMIT_SECONDS, update.PICTURES, encode.BATCHES = 0, 2, 1
 photos, model, out, seed = sys.argv[1:]
 data, model = load(photos), Path(model)
 finish, commit = update.Update._finish, update.Update._commit

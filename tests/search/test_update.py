@@ -14,7 +14,7 @@ import dcmh
 from dcmh.errors import DataError, QueryError
 from dcmh.search import SearchIndex
 from dcmh.stores.local.store import LocalStore
-from toy_photos import load, write_photos
+from toy_photos import cheap_features, load, write_photos
 
 
 def test_what_changed_is_told_and_found(own):
@@ -41,6 +41,22 @@ def test_what_changed_is_told_and_found(own):
     fresh = own / "fresh.dcmh"
     SearchIndex.build(folder / "model", load(photos), fresh).close()
     assert {item["name"] for item in contents(fresh)[0]} == {item["name"] for item in contents(folder)[0]}
+
+
+def test_a_failure_of_the_network_in_one_batch_ends_the_update(own, monkeypatch):
+    """Of 48 pictures in one group, and two batches; whatever the first has given is not waited for."""
+
+    def fails(backbone, pixels, target):
+        if len(pixels) < 32:
+            raise RuntimeError("out of memory")
+        return cheap_features(backbone, pixels, target)
+
+    monkeypatch.setenv("DCMH_HOME", str(own / "home"))
+    monkeypatch.setattr("dcmh.inputs.features.run", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        SearchIndex.build(own / "photos.dcmh" / "model", load(own / "photos"), own / "fails.dcmh")
+    with SearchIndex.open(own / "fails.dcmh") as index:
+        assert len(index) == 0
 
 
 def test_renames_and_touches_cost_no_encoding(own, monkeypatch):

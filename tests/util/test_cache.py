@@ -52,6 +52,24 @@ def test_nobody_waits_for_the_disk_and_much_is_written_at_once(store, monkeypatc
     assert len(calls) <= 3
 
 
+def test_what_comes_within_a_pause_is_written_at_once_without_flush(store, monkeypatch):
+    put, calls, written = VectorStore.put, [], threading.Event()
+
+    def told(self, some):
+        put(self, some)
+        calls.append(len(some))
+        written.set()
+
+    monkeypatch.setattr(VectorStore, "put", told)
+    writer = BackgroundWriter()
+    for number in range(20):
+        writer.put(store, entries(number))
+    assert written.wait(10)
+    assert calls == [20]
+    writer.flush()
+    assert calls == [20]
+
+
 def test_an_error_of_writing_is_raised_later(store):
     store.path.parent.mkdir(parents=True)
     store.path.write_bytes(b"this is not a database, and long enough to be read as one" * 20)

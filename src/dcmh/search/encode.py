@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh import codes
 from dcmh.data.columns import PICTURE_SIZE, Column, Images
 from dcmh.errors import ImageError, ModelMismatch
 from dcmh.inputs.views import FeatureView, PixelView, recorded_framing
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
 Packed = NDArray[np.uint8]
 
 BATCH = 32  # pictures in the network at once, on a CPU; that of `dcmh.inputs.decoding`, which would load Pillow
+BATCHES = (
+    4  # whose features go through the hash layers together, on a CPU: in as many rows these take a third less time
+)
 
 
 class Encoders:
@@ -174,29 +176,21 @@ def shared_modalities(kinds: Mapping[str, str], data: Dataset) -> list[str]:
 
 
 class Prepared:
-    """Pictures on their way through the network: features that are known already, and pixels still being decoded."""
+    """Pictures on their way through the network, in batches; the last batch that leaves it takes all to the hash layers."""
 
-    def __init__(self, contents: Sequence[bytes]) -> None:
+    def __init__(self, contents: Sequence[bytes], known: Mapping[bytes, NDArray[np.float32]]) -> None:
         self.contents = contents
-        self.known: dict[bytes, NDArray[np.float32]] = {}
-        self.missing: list[int] = []  # positions in contents of the pictures that are decoded
-        self.begun: PendingBatch | None = None
-        self.encoded: Future[list[Encoded | ImageError]] | None = None
-
-    def decoded(self) -> tuple[NDArray[np.uint8], dict[int, str]]:
-        """The pixels of the missing pictures that can be read, in order; and the reasons for the others, by position."""
-        if self.begun is None:
-            return np.empty((0, 0, 0, 3), np.uint8), {}
-        pixels, reasons = self.begun.result()
-        wrong = {row: reason for row, reason in zip(self.missing, reasons, strict=True) if reason is not None}
-        return pixels[[reason is None for reason in reasons]] if wrong else pixels, wrong
+        # By position in contents: features, or outputs where one network gives them, or why there are none.
+        self.found: dict[int, Any] = {row: known[key] for row, key in enumerate(contents) if key in known}
+        self.batches: list[tuple[PendingBatch, Future[None]]] = []
+        self.left = 1
+        self.encoded: Future[list[Encoded | ImageError]] = Future()
 
     def cancel(self) -> None:
         """Stop decoding and encoding."""
-        if self.encoded is not None:
-            self.encoded.cancel()
-        if self.begun is not None:
-            self.begun.cancel()
+        for decoded, encoded in self.batches:
+            encoded.cancel()
+            decoded.cancel()
 
 
 @dataclass(frozen=True)
@@ -208,7 +202,7 @@ class Encoded:
 
 
 class PictureEncoder:
-    """Pictures to outputs and fine vectors, in two steps: batches are decoded and encoded ahead of the caller.
+    """Pictures to outputs and fine vectors, in two steps: groups are decoded and encoded ahead of the caller.
 
     On a CPU each core has a batch of its own in the network, so that none waits for another at the end of a batch. Where the
     model takes features of a frozen network, they come from the feature cache and go into it, if `cache`.
@@ -247,29 +241,38 @@ class PictureEncoder:
         """Batches that are in the network at the same time: one per core for the fast encoder of a CPU."""
         import torch
 
+        return torch.get_num_threads() if self._is_fast else 1
+
+    @cached_property
+    def _is_fast(self) -> bool:
+        """Whether the network is the fast encoder of a CPU."""
         from dcmh.inputs import features
         from dcmh.util import device as devices
 
-        if self._view is None or not features.has_encoder(self._view.network, devices.resolve(self._view.device)):
-            return 1
-        return torch.get_num_threads()
+        view = self._view
+        return view is not None and features.has_encoder(view.network, devices.resolve(view.device))
+
+    @property
+    def group(self) -> int:
+        """Pictures to prepare at once."""
+        return self.batch * (BATCHES if self._is_fast else 1)
 
     @property
     def ahead(self) -> int:
-        """Batches to prepare in advance, so that neither the decoder nor the network waits."""
-        return self.threads + 1
+        """Groups to prepare in advance, so that neither the decoder nor the network waits."""
+        return -(-(self.threads + 1) * self.batch // self.group)
 
     def prepare(self, column: Images, rows: Sequence[int], contents: Sequence[bytes]) -> Prepared:
         """Look up what is known, and begin to decode and encode the others."""
-        prepared = Prepared(contents)
-        if self._store is not None:
-            prepared.known = self._store.get(contents)
-        prepared.missing = [row for row, content in enumerate(contents) if content not in prepared.known]
-        if prepared.missing:
-            prepared.begun = self._decoder.submit(column, [rows[row] for row in prepared.missing])
+        prepared = Prepared(contents, {} if self._store is None else self._store.get(contents))
         if self._threads is None:
             self._threads = self._start()
-        prepared.encoded = self._threads.submit(self._finish, prepared)
+        missing = [row for row in range(len(contents)) if row not in prepared.found]
+        batches = [missing[start : start + self.batch] for start in range(0, len(missing), self.batch)] or [[]]
+        prepared.left = len(batches)
+        for batch in batches:
+            decoded = self._decoder.submit(column, [rows[row] for row in batch])
+            prepared.batches.append((decoded, self._threads.submit(self._finish, prepared, batch, decoded)))
         return prepared
 
     def _start(self) -> ThreadPoolExecutor:
@@ -294,23 +297,29 @@ class PictureEncoder:
         self._decoder.stop_workers()
         self._caches.flush()
 
-    def finish(self, prepared: Prepared) -> list[bytes | ImageError]:
-        """For each picture its packed code, or why it cannot be read."""
-        encoded = self.outputs(prepared)
-        good = [picture.outputs for picture in encoded if not isinstance(picture, ImageError)]
-        packed = iter(codes.pack(codes.sign(np.stack(good))) if good else ())
-        return [picture if isinstance(picture, ImageError) else next(packed).tobytes() for picture in encoded]
-
     def outputs(self, prepared: Prepared) -> list[Encoded | ImageError]:
         """For each picture its outputs and fine vector, or why it cannot be read."""
-        assert prepared.encoded is not None
         return prepared.encoded.result()
 
-    def _finish(self, prepared: Prepared) -> list[Encoded | ImageError]:
-        pixels, wrong = prepared.decoded()
-        rows = range(len(prepared.contents))
-        encoded = iter(self._encoded(prepared, pixels, [row for row in rows if row not in wrong]))
-        return [ImageError(wrong[row]) if row in wrong else next(encoded) for row in rows]
+    def _finish(self, prepared: Prepared, batch: Sequence[int], decoded: PendingBatch) -> None:
+        """Encode a batch of what is prepared; with the last one all of it is."""
+        try:
+            pixels, reasons = decoded.result()
+            wrong = {row: ImageError(why) for row, why in zip(batch, reasons, strict=True) if why is not None}
+            prepared.found |= wrong
+            good = [row for row in batch if row not in wrong]
+            if good:
+                readable = pixels[[reason is None for reason in reasons]] if wrong else pixels
+                prepared.found |= zip(good, self._seen([prepared.contents[row] for row in good], readable), strict=True)
+            with self._lock:
+                prepared.left -= 1
+                last = prepared.left == 0
+            if last:
+                seen = [prepared.found[row] for row in range(len(prepared.contents))]
+                prepared.encoded.set_result(self._hashed(seen))
+        except BaseException as error:
+            if not prepared.encoded.done():  # by another batch
+                prepared.encoded.set_exception(error)
 
     def encode(self, source: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """Outputs (bits,) and fine vector of one picture, without the feature cache."""
@@ -324,24 +333,26 @@ class PictureEncoder:
         if self._store is not None and content not in self._store.get([content]):
             self._store.put([(content, self._run(pixels[None])[0])])
 
-    def _encoded(self, prepared: Prepared, pixels: NDArray[np.uint8], good: list[int]) -> list[Encoded]:
-        """Encode the pictures at the good positions. What was decoded also gets a signature, for `duplicates`."""
+    def _seen(self, contents: Sequence[bytes], pixels: NDArray[np.uint8]) -> list[Any]:
+        """Features of some pictures, or their outputs where one network gives them; and a signature, for `duplicates`."""
         from dcmh.inputs import signatures
 
-        if not good:
-            return []
-        contents = [prepared.contents[row] for row in good]
-        fresh = [content for content in contents if content not in prepared.known]
-        if len(pixels) and self._signatures is not None and not self._decoder.framing.shorter:
-            self._caches.put(self._signatures, list(zip(fresh, signatures.compute(pixels), strict=True)))
-        if self._store is None:
+        if self._signatures is not None and not self._decoder.framing.shorter:
+            self._caches.put(self._signatures, list(zip(contents, signatures.compute(pixels), strict=True)))
+        if self._view is None:
             return self._of_pixels(pixels)
-        features = dict(prepared.known)
-        if len(pixels):
-            entries = list(zip(fresh, self._run(pixels), strict=True))
-            self._caches.put(self._store, entries)
-            features.update(entries)
-        return self._of_features(np.stack([features[content] for content in contents]))
+        features = self._run(pixels)
+        if self._store is not None:
+            self._caches.put(self._store, list(zip(contents, features, strict=True)))
+        return list(features)
+
+    def _hashed(self, seen: Sequence[Any]) -> list[Encoded | ImageError]:
+        """What `_seen` gave, and errors, as outputs and errors."""
+        if self._view is None:
+            return list(seen)
+        good = [features for features in seen if not isinstance(features, ImageError)]
+        encoded = iter(self._of_features(np.stack(good)) if good else ())
+        return [features if isinstance(features, ImageError) else next(encoded) for features in seen]
 
     def _of_pixels(self, pixels: NDArray[np.uint8]) -> list[Encoded]:
         if self._view is not None:

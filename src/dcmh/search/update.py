@@ -8,6 +8,7 @@ run; on a GPU features differ in the last digits from group to group.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -33,9 +34,10 @@ from dcmh.search.encode import BATCH, Encoded, Encoders, Prepared, encode_texts,
 from dcmh.stores.base import COLUMNS, FINISHED, UNFINISHED, UPDATE, Item, Skipped, Store
 from dcmh.util.blas import one_blas_thread
 
-PICTURES = BATCH  # in a group on a CPU; a GPU takes more
+PICTURES = BATCH  # in a group at least
 ENTRIES = 1024  # in a group at most, whatever they need
 HASHED_AHEAD = 256
+HASHED_AT_ONCE = 16  # by one thread: one future for each item would cost as much as the hash of a small file
 COMMIT_SECONDS = 1.0
 
 Progress = Callable[[int, int], None]  # items done, items to do
@@ -159,7 +161,10 @@ class Update:
             for group in self._groups(entries):
                 ahead.append((group, self._prepare(group)))
                 if len(ahead) > self._ahead:
+                    self._encode_texts(ahead[0][0])
                     yield self._finish(*ahead.popleft())
+            for group, _ in ahead:
+                self._encode_texts(group)  # while the last pictures are in the network
             while ahead:
                 yield self._finish(*ahead.popleft())
         finally:
@@ -191,7 +196,7 @@ class Update:
     def _at_once(self) -> int:
         """Pictures in a group. Computed when there are some, as it loads the network."""
         return PICTURES * max(
-            (self.encoders.pictures(name).batch // BATCH for name in self._picture_modalities), default=1
+            (self.encoders.pictures(name).group // BATCH for name in self._picture_modalities), default=1
         )
 
     def _hashed(self, entries: list[Entry]) -> Iterator[Entry]:
@@ -202,13 +207,16 @@ class Update:
                 if self.encoded is not None:
                     for entry in block:
                         entry.encoded = self.encoded[entry.row]
-                contents = list(pool.map(self._hash, block))
-                dates = list(pool.map(self._date, block))
-                stored = self._stored({content for content in contents if isinstance(content, bytes)})
-                for entry, content, taken in zip(block, contents, dates, strict=True):
-                    entry.item = replace(entry.item, taken=taken)
-                    self._settle(entry, content, stored)
+                parts = [block[first : first + HASHED_AT_ONCE] for first in range(0, len(block), HASHED_AT_ONCE)]
+                read = list(itertools.chain.from_iterable(pool.map(self._read, parts)))
+                stored = self._stored({content for content, _ in read if isinstance(content, bytes)})
+                for entry, (content, taken) in zip(block, read, strict=True):
+                    self._settle(entry, content, taken, stored)
                     yield entry
+
+    def _read(self, entries: list[Entry]) -> list[tuple[bytes | ImageError | None, datetime | None]]:
+        """The hash and the date of each."""
+        return [(self._hash(entry), self._date(entry)) for entry in entries]
 
     def _stored(self, contents: set[bytes]) -> dict[bytes, Content]:
         """The codes and fine vectors of contents that the index has, in one request for each modality."""
@@ -257,11 +265,18 @@ class Update:
         paths = (column.path(entry.row) for name in self.sources if isinstance(column := self.data[name], Images))
         return next((date_taken(path) for path in paths if path is not None), None)
 
-    def _settle(self, entry: Entry, content: bytes | ImageError | None, stored: dict[bytes, Content]) -> None:
+    def _settle(
+        self,
+        entry: Entry,
+        content: bytes | ImageError | None,
+        taken: datetime | None,
+        stored: dict[bytes, Content],
+    ) -> None:
         if isinstance(content, ImageError):
+            entry.item = replace(entry.item, taken=taken)
             entry.content = Content(reason=str(content))
             return
-        entry.item = replace(entry.item, content=content)
+        entry.item = replace(entry.item, content=content, taken=taken)
         if content is None:
             return
         if not entry.item.id:
@@ -361,6 +376,25 @@ class Update:
         outputs, vectors = self.encoders.vectors(name, column.take(rows))
         return [Encoded(row, None if vectors is None else vectors[i]) for i, row in enumerate(outputs)]
 
+    def _encode_texts(self, group: list[Entry]) -> None:
+        """Codes and fine vectors of the texts that have their own, where anything has changed."""
+        if self.text is None:
+            return
+        changed = [entry for entry in group if entry.item != entry.before]
+        if self.encoded is not None:
+            for entry in changed:
+                if entry.encoded is not None:
+                    entry.text_code = entry.encoded.codes.get(self.text)
+                    entry.text_fine = entry.encoded.fine.get(self.text)
+            return
+        words = self.encoders.words
+        assert words is not None
+        texts = [entry.item.text for entry in changed]
+        vectors = fine_texts(self.encoders.fine, texts)
+        for entry, code, vector in zip(changed, encode_texts(words, texts), vectors, strict=True):
+            entry.text_code = code
+            entry.text_fine = None if vector is None else self._quantised(vector)
+
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def _commit(self, groups: list[list[Entry]]) -> None:
@@ -373,40 +407,19 @@ class Update:
                 entries.append(entry)
         if not entries:
             return
-        text_codes: list[bytes | None] = []
-        text_fine: list[bytes | None] = []
-        for start in range(0, len(entries), ENTRIES):  # code and fine vector of a text share its sentence vector
-            text_codes += self._text_codes(entries[start : start + ENTRIES])
-            text_fine += self._text_fine(entries[start : start + ENTRIES])
         with self.store.writing():
             if not self.partial:
                 self.store.note(UPDATE, UNFINISHED)
             if self._new_columns:
                 self.store.note(COLUMNS, json.dumps(self._new_columns, ensure_ascii=False))
                 self._new_columns = []
-            for entry, text_code, fine in zip(entries, text_codes, text_fine, strict=True):
-                self._write(entry, text_code, fine)
+            for entry in entries:
+                self._write(entry)
 
-    def _text_codes(self, entries: list[Entry]) -> list[bytes | None]:
-        if self.text is not None and self.encoded is not None:
-            return [entry.encoded.codes.get(self.text) if entry.encoded else None for entry in entries]
-        words = self.encoders.words if self.text is not None else None
-        if words is None:
-            return [None] * len(entries)
-        return encode_texts(words, [entry.item.text for entry in entries])
-
-    def _text_fine(self, entries: list[Entry]) -> list[bytes | None]:
-        if self.text is None:
-            return [None] * len(entries)
-        if self.encoded is not None:
-            return [entry.encoded.fine.get(self.text) if entry.encoded else None for entry in entries]
-        vectors = fine_texts(self.encoders.fine, [entry.item.text for entry in entries])
-        return [None if vector is None else self._quantised(vector) for vector in vectors]
-
-    def _write(self, entry: Entry, text_code: bytes | None, text_fine: bytes | None) -> None:
+    def _write(self, entry: Entry) -> None:
         item, before, content = entry.item, entry.before, entry.content
         reason = content.reason if content else None
-        if reason is None and text_code is None and not (content and content.codes):
+        if reason is None and entry.text_code is None and not (content and content.codes):
             reason = "no picture, and no word that the model knows"
         if reason is not None:
             self._skip(entry, reason)
@@ -424,8 +437,8 @@ class Update:
                 self.store.set_code(number, name, None)
                 self.store.set_fine(number, name, None)
         if self.text is not None and (before is None or before.text != item.text):
-            self.store.set_code(number, self.text, text_code)
-            self.store.set_fine(number, self.text, text_fine)
+            self.store.set_code(number, self.text, entry.text_code)
+            self.store.set_fine(number, self.text, entry.text_fine)
         self._count(item, before)
 
     def _skip(self, entry: Entry, reason: str) -> None:

@@ -70,6 +70,8 @@ class WordEncoder:
         for start in range(0, len(texts), 256):
             block = texts[start : start + 256]
             bags = self.bag.transform(block)
+            if self._blocks is not None:
+                self._blocks.check(self.layers[0][0], np.flatnonzero(bags.any(axis=0)))
             meanings = None if self.encoder is None else sentences.encode(self.encoder, block)
             for row, bag in enumerate(bags):
                 outputs[start + row] = self._forward(bag, None if meanings is None else meanings[row])
@@ -82,8 +84,6 @@ class WordEncoder:
     def _forward(self, bag: NDArray[np.float32], meaning: NDArray[np.float32] | None) -> NDArray[np.float32]:
         weight, bias = self.layers[0]
         known = np.flatnonzero(bag)
-        if self._blocks is not None:
-            self._blocks.check(weight, known)
         x = bag[known] @ weight[known] + bias  # only the rows of these words are read
         if meaning is not None:
             x = x + meaning @ weight[len(bag) :]

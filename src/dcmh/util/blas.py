@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 GUARD = 8  # rows before and after those of a block
 UNIT = 16  # rows of a block are a multiple of it: what kernels compute at a time
 LARGEST = 320  # rows of a block: OpenBLAS divides larger matrices itself
+ROWS = LARGEST - 2 * GUARD  # of them are those of x
 
 
 class OneThread:
@@ -81,12 +82,11 @@ def product(x: NDArray[Any], weight: NDArray[Any]) -> NDArray[np.float32]:
     matrices of whole blocks: on AMD's processors, and on Intel's with AVX2, digits depend on the position of a row of x in
     groups of 12. As columns of the transposed product, all rows but the first and the last eight are computed alike.
     """
-    rows = LARGEST - 2 * GUARD
     out = np.empty((len(x), weight.shape[1]), np.float32)
     with one_blas_thread():
-        for start in range(0, len(x), rows):
-            block = x[start : start + rows]
+        for start in range(0, len(x), ROWS):
+            block = x[start : start + ROWS]
             padded = np.zeros((-(-(len(block) + 2 * GUARD) // UNIT) * UNIT, x.shape[1]), np.float32)
             padded[GUARD : GUARD + len(block)] = block
-            out[start : start + rows] = (weight.T @ padded.T)[:, GUARD : GUARD + len(block)].T
+            out[start : start + ROWS] = (weight.T @ padded.T)[:, GUARD : GUARD + len(block)].T
     return out
