@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import dcmh
+from toy_photos import write_photos
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SRC = Path(dcmh.__file__).parents[1]
@@ -117,6 +118,16 @@ def test_own_codes(run):
     assert "(" in after
     assert "(7," not in after
     assert "count=49999), the same answers" in output
+
+
+def test_draw_codes(run, tmp_path):
+    (tmp_path / "photos").mkdir()
+    photos = dcmh.load_dataset(write_photos(tmp_path / "photos"))
+    dcmh.SearchIndex.build(None, photos, tmp_path / "photos.dcmh").close()
+    words = ("animal", "sea")
+    output = run(EXAMPLES / "draw_codes.py", tmp_path / "photos.dcmh", tmp_path / "codes.png", *words, "-k", 2)
+    assert output.startswith("4 items, 64 bits; on average ")
+    assert (tmp_path / "codes.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

@@ -161,6 +161,7 @@ def test_unreadable_pictures_are_skipped_and_listed(cli, photos, tmp_path):
     assert again.code == 0
     assert again.out == answer.out
     assert "has changed" not in again.err
+    assert cli("report", "photos.model").last == "Wrote 3 files into report."
 
 
 def test_strict_stops_before_training_with_code_3_and_writes_nothing(cli, photos, tmp_path):
