@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dcmh import __version__
 from dcmh.cli import console
 from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
-from dcmh.cli.data_source import as_table, say_skipped
+from dcmh.cli.data_source import say_skipped
 from dcmh.cli.index import load
 from dcmh.cli.options import Switch
 from dcmh.errors import DataError, ModelError, ParameterError
@@ -178,6 +178,7 @@ def write(
     """
     import numpy as np
 
+    from dcmh.methods.folder import skipped_tsv
     from dcmh.util import checksums
     from dcmh.util.atomic import whole_folder
 
@@ -197,6 +198,6 @@ def write(
             shutil.copyfile(file, draft / file.name)
         (draft / HEADER).write_text(json_lines.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if skipped:
-            (draft / "skipped.tsv").write_text(as_table(skipped), encoding="utf-8")
+            (draft / "skipped.tsv").write_text(skipped_tsv(skipped), encoding="utf-8")
         checksums.write_manifest(draft)
     return record

@@ -254,8 +254,7 @@ def write_skipped(folder: Path, skipped: Sequence[tuple[str, str]]) -> None:
     if not skipped:
         (folder / SKIPPED).unlink(missing_ok=True)
         return
-    clean = [[" ".join(cell.split()) for cell in row] for row in [("file", "reason"), *skipped]]
-    write_text(folder / SKIPPED, "".join("\t".join(row) + "\n" for row in clean))
+    write_text(folder / SKIPPED, model_folder.skipped_tsv(skipped))
 
 
 def skipped_checksum(folder: Path) -> dict[str, Any] | None:
