@@ -151,7 +151,8 @@ def _run(tokens: list[str]) -> int:
     try:
         code = app(tokens)
     except CycloptsError as error:
-        console.error(f"{_one_line(error)} Try: {_help_for(tokens)}")
+        command = [token for token in tokens[:1] if token in COMMANDS]
+        console.error(f"{_one_line(error)} Try: {shlex.join(['dcmh', *command, '--help'])}")
         return USAGE
     except TrainingStopped as error:
         console.error(_one_line(error))
@@ -192,7 +193,3 @@ def _system_error(error: Exception) -> str | None:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def _help_for(tokens: list[str]) -> str:
-    return shlex.join(["dcmh", *[token for token in tokens[:1] if token in COMMANDS], "--help"])

@@ -256,13 +256,10 @@ def _intention(model: Hasher, data: Dataset, split: Split, device: str, vocabula
     words = [f"{number:,} words" for number in vocabularies]
     labels = [] if data.labels is None else [f"{data.labels.shape[1]:,} labels"]
     what = ", ".join([*data.modalities, *words, *labels])
+    unseen = len(split.database) - len(split.train)
+    apart = f", {unseen:,} of them not trained on, to measure how new items are found" if unseen else ""
     return (
         f"Learning {model.bits}-bit codes with {model.name} on {device} from {len(split.train):,} of {len(data):,} "
         f"items of {data.name or 'the data'} ({what}); {len(split.query):,} held out as queries, "
-        f"{len(split.database):,} in the database{_apart(split)}."
+        f"{len(split.database):,} in the database{apart}."
     )
-
-
-def _apart(split: Split) -> str:
-    apart = len(split.database) - len(split.train)
-    return f", {apart:,} of them not trained on, to measure how new items are found" if apart else ""

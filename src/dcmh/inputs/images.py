@@ -393,7 +393,8 @@ def _reason(error: Exception, source: str | Path | bytes | Image.Image) -> str:
         case UnidentifiedImageError():
             return _not_an_image(source)
     if "truncated" in str(error).lower() and not isinstance(source, Image.Image):
-        return f"truncated after {_format_bytes(_byte_count(source))}"
+        count = _byte_count(source)
+        return f"truncated after {f'{count} bytes' if count < 1000 else f'{count / 1000:,.0f} kB'}"
     return f"damaged ({str(error) or type(error).__name__})"
 
 
@@ -414,7 +415,3 @@ def _is_heic(source: str | Path | bytes) -> bool:
         with open(source, "rb") as file:
             head = file.read(12)
     return head[4:8] == b"ftyp" and head[8:11] in HEIC_BRANDS
-
-
-def _format_bytes(count: int) -> str:
-    return f"{count} bytes" if count < 1000 else f"{count / 1000:,.0f} kB"
