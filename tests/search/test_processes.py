@@ -63,8 +63,8 @@ def test_an_interrupted_encoding_ends_its_processes(own, model, monkeypatch):
     monkeypatch.setattr(decoding, "cores", lambda: 4)
     monkeypatch.setattr(decoding, "FILES", 1)
     monkeypatch.setenv("DCMH_HOME", str(own / "home"))
-    rested = []
-    monkeypatch.setattr(PictureEncoder, "rest", lambda self: rested.append(self._decoder.stop_workers()))
+    stopped = []
+    monkeypatch.setattr(PictureEncoder, "stop_workers", lambda self: stopped.append(self._decoder.stop_workers()))
     monkeypatch.setattr("dcmh.search.blocks.ROWS", 16)
     blocks = Blocks(own / "blocks", Encoders(model), load(own / "photos"), Work(model, "cpu"))
 
@@ -74,4 +74,4 @@ def test_an_interrupted_encoding_ends_its_processes(own, model, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         blocks.encode(ThisProcess(), stop)
-    assert rested
+    assert stopped
