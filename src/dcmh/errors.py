@@ -33,7 +33,7 @@ from typing import Literal
 
 
 class DCMHError(Exception):
-    """The root: whoever catches this catches every error that dcmh raises on purpose.
+    """The base class of every error that dcmh raises on purpose.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class ImageError(DataError):
 
 
 class ParameterError(DCMHError, ValueError):
-    """A setting is outside what makes sense."""
+    """A parameter is invalid."""
 
 
 class ModelError(DCMHError, ValueError):
@@ -101,7 +101,7 @@ class NotFittedError(DCMHError, RuntimeError):
 
 
 class DeviceError(DCMHError, RuntimeError):
-    """A device was asked for that is not there."""
+    """The requested device does not exist."""
 
 
 class BusyError(DCMHError, RuntimeError):
@@ -109,7 +109,7 @@ class BusyError(DCMHError, RuntimeError):
 
 
 class EngineError(DCMHError, RuntimeError):
-    """A database server is away, refuses, or fails."""
+    """A database server is unreachable, refuses a request, or fails."""
 
 
 _STATES: dict[int, Literal["full", "read-only", "failing"]] = {
@@ -146,7 +146,7 @@ class StorageError(DCMHError, OSError):
 
     @classmethod
     def of(cls, error: BaseException, path: object = None) -> StorageError | None:
-        """The error that a system error is, or one that a library made of it; None if it is not about a disk."""
+        """The StorageError for an operating-system error, even one wrapped by a library; None if it is not about a disk."""
         if isinstance(error, StorageError):
             return error
         number = error.errno if isinstance(error, OSError) else None

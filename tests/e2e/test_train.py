@@ -11,7 +11,7 @@ from commands import QUICK, finish, left_behind, spawn
 from safetensors import SafetensorError
 
 import dcmh
-from dcmh.cli.train import default_apart, default_queries, keeps_apart
+from dcmh.cli.train import default_queries, default_unseen, leaves_unseen
 from dcmh.cli.training_run import CheckpointFolder
 from dcmh.data import Dataset, dataset
 from dcmh.methods.dcmh import similarity, state
@@ -279,13 +279,13 @@ def write_table(folder, n):
     ("items", "queries", "apart"),
     [(499, 50, 0), (500, 50, 50), (2000, 100, 100), (12_000, 2000, 600), (3000, 2000, 0), (10**6, 2000, 2000)],
 )
-def test_default_apart(items, queries, apart):
-    assert default_apart(items, queries) == apart
+def test_default_unseen(items, queries, apart):
+    assert default_unseen(items, queries) == apart
 
 
 def test_the_papers_recipe_keeps_its_protocol():
-    assert not keeps_apart(dcmh.DCMH(recipe="paper"))
-    assert keeps_apart(dcmh.DCMH())
+    assert not leaves_unseen(dcmh.DCMH(recipe="paper"))
+    assert leaves_unseen(dcmh.DCMH())
 
 
 @pytest.mark.parametrize(("items", "queries"), [(5, 1), (100, 20), (600, 50), (2000, 100), (10**6, 2000)])

@@ -41,17 +41,17 @@ COMMANDS = {
     "search": ("Search by words, by a picture, or by examples.", 'dcmh search photos.dcmh "dog beach"'),
     "serve": ("Serve a search page and an HTTP API for an index.", "dcmh serve photos.dcmh"),
     "duplicates": (
-        "List copies of pictures, exact and near ones, with the one to keep.",
+        "List duplicate pictures, exact and near, with the one to keep.",
         "dcmh duplicates photos.dcmh",
     ),
-    "merge": ("Make one index of several that have the same model.", "dcmh merge a.dcmh b.dcmh --out both.dcmh"),
+    "merge": ("Merge several indexes of the same model into one.", "dcmh merge a.dcmh b.dcmh --out both.dcmh"),
     "mcp": ("Offer an index to language models as tools (Model Context Protocol).", "dcmh mcp photos.dcmh"),
     "encode": (
         "Write the codes of one modality for other programs.",
         "dcmh encode photos/ --model photos.model --modality image",
     ),
     "compress": (
-        "Learn codes for vectors of any encoder, and say what they lose.",
+        "Learn codes for existing vectors of any encoder, and measure the loss.",
         "dcmh compress vectors.npy --bits 64 --out vectors.codes",
     ),
     "export": (
@@ -83,7 +83,7 @@ COMMANDS = {
 
 app = App(
     name="dcmh",
-    help="Binary codes in which words find pictures and pictures find words (Deep Cross-Modal Hashing).",
+    help="Search pictures with words, and words with pictures, by short binary codes (Deep Cross-Modal Hashing).",
     version=__version__,
     help_format="plaintext",
     help_formatter=HelpPage(),

@@ -27,7 +27,7 @@ def duplicates(
     csv: Switch = False,
     json: Switch = False,
 ) -> None:
-    """List copies of pictures in groups, with the one to keep: exact copies, and near ones.
+    """List duplicate pictures in groups, exact and near, with the one to keep.
 
     Near copies are resized, recompressed, slightly cropped, grey or mirrored. The first run decodes pictures that were
     indexed by an older version. Nothing is deleted.
@@ -52,7 +52,7 @@ def duplicates(
     from dcmh.search import SearchIndex
 
     if paths + csv + json > 1:
-        raise ParameterError("--paths, --csv and --json exclude one another.", hint="Give one of them.")
+        raise ParameterError("--paths, --csv and --json are mutually exclusive.", hint="Give one of them.")
     with SearchIndex.open(index, model=model) as opened:
         with console.progress("comparing", "images") as bar:
             found = opened.duplicates(kind, similarity=similarity, progress=bar.update)

@@ -75,7 +75,7 @@ def encode(
     dry_run
         Print the plan, with the time and storage expected from a measured sample, and encode nothing else.
     metrics
-        Keep the progress in this file, in the text format of Prometheus.
+        Write the progress to this file, in Prometheus' text format.
     strict
         Exit code 3 if anything was skipped.
     device

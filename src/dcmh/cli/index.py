@@ -54,7 +54,7 @@ def index(
 ) -> int:
     """Build an index of pictures and texts, or update it: only new and changed items are encoded.
 
-    May be stopped or killed at any time: the same command continues.
+    Can be stopped or killed at any time; the same command resumes.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def index(
     dry_run
         Print the plan, with the time and storage expected from a measured sample, and index nothing.
     metrics
-        With --workers or --ray: keep the progress in this file, in the text format of Prometheus.
+        With --workers or --ray: write the progress to this file, in Prometheus' text format.
     strict
         Exit code 3 if anything was skipped.
     device
@@ -114,7 +114,7 @@ def index(
             return again(only_listed=only_listed, prune=prune, rebuild=rebuild, upgrade=upgrade, strict=strict)
     where = _target(data, out)
     if rebuild and upgrade:
-        raise ParameterError("--rebuild and --upgrade exclude one another.", hint="--upgrade keeps all items.")
+        raise ParameterError("--rebuild and --upgrade are mutually exclusive.", hint="--upgrade keeps all items.")
     model = _model(where, model, rebuild=rebuild or upgrade)
     items = load(data, text, model, only_listed=only_listed)
     place = where or Path(f"{items.name or 'data'}.dcmh")

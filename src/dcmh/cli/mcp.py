@@ -143,7 +143,7 @@ class Tools:
 
 
 def server(tools: Tools) -> MCPServer:
-    """An MCP server with these tools; errors that a caller can mend reach it as their message."""
+    """An MCP server with these tools; errors that the caller can fix are returned as their message."""
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError

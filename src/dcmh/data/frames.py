@@ -272,7 +272,7 @@ def _map_arrow(file: Path) -> Any:
 
 @contextlib.contextmanager
 def _intact(file: Path | RemoteFile) -> Iterator[None]:
-    """Whatever Arrow raises on a damaged file as a DataError."""
+    """Turn whatever Arrow raises on a damaged file into a DataError."""
     pa = import_pyarrow()
     try:
         yield

@@ -90,7 +90,7 @@ def register(name: str, encoder: Any) -> None:
     """
     if name in NAMES or ":" in name:
         raise ParameterError(
-            f"An encoder cannot be registered as {name!r}.", hint="Choose a name of its own, without a colon."
+            f"An encoder cannot be registered as {name!r}.", hint="Choose a unique name without a colon."
         )
     _registered[name] = Plugin(name, encoder)
 

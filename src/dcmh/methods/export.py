@@ -227,7 +227,7 @@ def _licences(record: Mapping[str, Any]) -> str:
     for name in dict.fromkeys(filter(None, used)):
         package = _PACKAGES.get(name)
         if package is None:
-            lines.append(f"- {_public(name)}: ask whoever gave you its weights")
+            lines.append(f"- {_public(name)}: ask the provider of its weights")
             continue
         try:
             about = metadata(package).json

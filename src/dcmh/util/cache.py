@@ -117,7 +117,7 @@ class VectorStore:
 
 
 class BackgroundWriter:
-    """Puts vectors into caches in a thread of its own, all that have come together at a time: nobody waits for the disk.
+    """Writes vectors to caches in a background thread, in batches: callers do not wait for the disk.
 
     An error of writing is raised by a later `put`, or by `flush`.
     """

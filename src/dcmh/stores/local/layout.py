@@ -311,7 +311,9 @@ def _no_index(folder: Path) -> ModelError:
             f"There is no index {folder}.", hint=f"Make one: dcmh index DATA --out {shlex.quote(str(folder))}"
         )
     if (folder / CATALOGUE).is_file() and folder.is_dir():
-        return ModelError(f"The index {folder} was only begun.", hint="Run the dcmh index command that makes it again.")
+        return ModelError(
+            f"The creation of the index {folder} was interrupted.", hint="Run the same dcmh index command again."
+        )
     what = f"{folder} is not a dcmh index (no {HEADER})."
     if model_folder.is_model(folder):
         return ModelError(
