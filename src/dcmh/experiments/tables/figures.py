@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dcmh.errors import DataError, MissingExtra
+from dcmh.errors import DataError, needs
 from dcmh.evaluation import short
 from dcmh.evaluation.metrics import Ties
 from dcmh.experiments.tables.results import Group, Run, mean_and_spread
@@ -74,11 +74,9 @@ def figures(groups: Sequence[Group], kind: str, *, ties: Ties = "stable") -> lis
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as SVG, PNG and CSV; returns the files."""
-    try:
+    with needs("Figures need matplotlib", "dcmh[bench]"):
         import matplotlib
         from matplotlib.figure import Figure as Canvas
-    except ImportError as error:
-        raise MissingExtra('Figures need matplotlib. Install: pip install "dcmh[bench]"') from error
     rows, columns = len(figure.panels), max(len(row) for row in figure.panels)
     files = [folder / f"{figure.name}.{suffix}" for suffix in ("svg", "png", "csv")]
     # With a fixed salt and no date, the same results give the same bytes.

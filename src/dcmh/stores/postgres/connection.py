@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dcmh.errors import BusyError, EngineError, MissingExtra
+from dcmh.errors import BusyError, EngineError, needs
 from dcmh.stores.address import Address
 from dcmh.util.retry import ASKING, retry
 
@@ -32,10 +32,8 @@ class Postgres:
     """A database on a PostgreSQL server. Threads may share it. Nothing is contacted before the first piece of work."""
 
     def __init__(self, address: Address) -> None:
-        try:
+        with needs("PostgreSQL needs psycopg", "dcmh[postgres]"):
             import psycopg
-        except ImportError as error:
-            raise MissingExtra("PostgreSQL needs psycopg.", hint='Install: pip install "dcmh[postgres]"') from error
         self._psycopg = psycopg
         self.address = address
         self._idle: list[psycopg.Connection[Any]] = []
