@@ -22,6 +22,8 @@ AtRank = dict[int, dict[Ties, float]]  # a measure over the first k ranks, by k 
 FEW_QUERIES, FEW_RELEVANT, FEW_LABELS, FEW_UNSEEN = 50, 5, 5, 50  # fewer than these are pointed out
 WIDE = 0.2  # an interval wider than this is pointed out
 LIKELY = 0.5  # a chance level above this is pointed out
+_COUNTS = ("queries", "database", "without_relevant")
+_RECORDED = ("bits", "queries", "database", "train", "chance", "without_relevant", "k", "relevance", "seen", "labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +64,7 @@ class DirectionReport:
     def to_json(self) -> dict[str, Any]:
         """Numbers, lists and dictionaries; null if a measure is undefined."""
         return {
-            "queries": self.queries,
-            "database": self.database,
-            "chance": self.chance,
-            "without_relevant": self.without_relevant,
+            **{name: getattr(self, name) for name in ("queries", "database", "chance", "without_relevant")},
             "map": dict(self.map),
             "interval": {ties: list(map(_number, bounds)) for ties, bounds in self.interval.items()},
             "map_at": _at_json(self.map_at),
@@ -87,10 +86,8 @@ class DirectionReport:
         """Undo `to_json`."""
         per_query = Curve(*_columns(record["lookup_per_query"]))
         return cls(
-            queries=int(record["queries"]),
-            database=int(record["database"]),
+            **{name: int(record[name]) for name in _COUNTS},
             chance=_real(record["chance"]),
-            without_relevant=int(record["without_relevant"]),
             map={ties: _real(record["map"][ties]) for ties in TIES},
             precision_at={int(k): _real(value) for k, value in record["precision_at"].items()},
             recall_at={int(k): _real(value) for k, value in record["recall_at"].items()},
@@ -137,16 +134,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Numbers, lists and dictionaries; null if a measure is undefined."""
         return {
-            "bits": self.bits,
-            "queries": self.queries,
-            "database": self.database,
-            "train": self.train,
-            "chance": self.chance,
-            "without_relevant": self.without_relevant,
-            "k": self.k,
-            "relevance": self.relevance,
-            "seen": self.seen,
-            "labels": self.labels,
+            **{name: getattr(self, name) for name in _RECORDED},
             "cautions": self.cautions(),
             "unseen": None if self.unseen is None else self.unseen.to_json(),
             **{name: direction.to_json() for name, direction in self.directions.items()},
@@ -157,13 +145,9 @@ class Report:
         """Undo `to_json`."""
         try:
             return cls(
-                bits=int(record["bits"]),
-                queries=int(record["queries"]),
-                database=int(record["database"]),
-                train=int(record["train"]),
+                **{name: int(record[name]) for name in ("bits", *_COUNTS, "train")},
                 chance=_real(record["chance"]),
-                without_relevant=int(record["without_relevant"]),
-                k=None if record["k"] is None else int(record["k"]),
+                k=_whole(record["k"]),
                 relevance=record.get("relevance", "labels"),
                 seen=_whole(record.get("seen")),
                 labels=_whole(record.get("labels")),
