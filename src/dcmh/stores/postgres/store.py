@@ -163,7 +163,7 @@ class PostgresStore(ServerStore):
                 rewritten = coded.ids[coded.ids < changes.first_new]
                 self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.gone).tolist())
                 if len(coded.ids):
-                    index.copy(connection, coded.ids, coded.packed, coded.alone)
+                    index.table.copy(connection, coded.ids, coded.packed, coded.alone)
                 if self.dimensions:
                     self._write_fine(connection, modality, changes)
             self._write_skipped(connection, changes.skipped)
