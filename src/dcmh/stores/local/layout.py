@@ -229,26 +229,6 @@ def check_target(folder: Path) -> None:
         )
 
 
-def data_folders(folder: Path, catalogue: Catalogue) -> list[Path]:
-    """Where the data may be: beside the index as it was, then where it was."""
-    beside, absolute = catalogue.about("root_beside"), catalogue.about("root")
-    roots = [] if beside is None else [Path(os.path.normpath(folder.absolute() / beside))]
-    return roots if absolute is None else [*roots, Path(absolute)]
-
-
-def remember_root(folder: Path, catalogue: Catalogue, root: Path | None) -> None:
-    """Record the data's folder, absolute and relative to the index, so that both can be moved together or alone."""
-    if root is None:
-        return
-    noted = {"root": os.path.abspath(root)}
-    with contextlib.suppress(ValueError):  # on another drive
-        noted["root_beside"] = os.path.relpath(root.resolve(), folder.resolve())
-    if any(catalogue.about(key) != value for key, value in noted.items()):
-        with catalogue.writing():
-            for key, value in noted.items():
-                catalogue.note(key, value)
-
-
 def write_skipped(folder: Path, skipped: Sequence[tuple[str, str]]) -> None:
     """Write skipped.tsv, or remove it if nothing was skipped."""
     if not skipped:
