@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from dcmh.errors import ImageError, ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.data.columns import Images
 
 # Pillow reads more, some of which run programs
 FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
@@ -66,16 +69,6 @@ class Framing(NamedTuple):
     def of(cls, size: int | Framing) -> Framing:
         """A framing, or the default one of a size."""
         return size if isinstance(size, Framing) else cls(size)
-
-
-class Pictures(Protocol):
-    """The part of a column of images that `unreadable` uses."""
-
-    def __len__(self) -> int: ...
-
-    def source(self, row: int) -> Source | None:
-        """One picture; None if missing."""
-        ...
 
 
 def decode(source: Source, size: int | Framing) -> NDArray[np.uint8]:
@@ -194,7 +187,7 @@ def date_taken(path: str | Path) -> datetime | None:
 
 
 def unreadable(
-    images: Pictures, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
+    images: Images, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[tuple[int, str]]:
     """Decode every picture once; returns the rows that fail, each with its reason. Missing pictures are not failures.
 

@@ -358,13 +358,7 @@ class Store(Protocol):
         """
 
 
-SomeStore = TypeVar("SomeStore", bound="Closable")
-
-
-class Closable(Protocol):
-    """Anything with a `close` method."""
-
-    def close(self) -> None: ...
+SomeStore = TypeVar("SomeStore", bound=Store)
 
 
 @contextlib.contextmanager
