@@ -70,6 +70,9 @@ def test_it_works_as_a_program_whose_output_is_json(tmp_path):
     assert said["method"] == "ridge"
     assert set(said["report"]["image_to_text"]["map"]) == {"stable", "expected", "best", "worst"}
     assert said["report"]["queries"] == 40
+    answer = finish(spawn("report", "toy.model", cwd=tmp_path))
+    assert answer.code == 1
+    assert answer.last == "toy.model has no history: its method does not learn in iterations, so there are no curves."
 
 
 def test_a_flag_wins_over_the_file_and_the_file_over_the_default(cli, tmp_path):

@@ -290,6 +290,8 @@ def test_training_curves(tmp_path):
     unmeasured = tables.training([row | {"map": {}} for row in history])
     assert len(unmeasured.panels[0]) == 1
     assert len(tables.draw(unmeasured, tmp_path)) == 3
+    other = tables.training([{"iteration": step, "objective": 1 / step} for step in (1, 2)])
+    assert other.panels[0][0].curves == (tables.Curve("objective", (1, 2), (1.0, 0.5)),)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"some": "json"}'])

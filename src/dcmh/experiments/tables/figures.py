@@ -219,21 +219,19 @@ def over_setting(setting: str, points: Sequence[tuple[float, dict[str, float]]],
 
 
 def training(history: Sequence[dict[str, Any]]) -> Figure:
-    """The terms of the objective, each as a mean, and the MAP of held-out items, over the iterations of a model."""
+    """What a model minimised over its iterations, and the MAP of held-out items where it was measured."""
     rows: list[tuple[Any, ...]] = [("curve", "iteration", "value")]
 
     def panel(title: str, values: dict[str, list[tuple[int, float]]]) -> Panel:
-        rows.extend((name, epoch, _number(value)) for name, points in values.items() for epoch, value in points)
-        curves = (Curve(name, *zip(*points, strict=True)) for name, points in values.items() if points)
-        return Panel(title, tuple(curves))
+        rows.extend((name, step, _number(value)) for name, points in values.items() for step, value in points)
+        return Panel(title, tuple(Curve(name, *zip(*points, strict=True)) for name, points in values.items()))
 
-    terms = {name: [(row["epoch"], row[name]) for row in history] for name in ("likelihood", "quantisation", "balance")}
-    measured = [row for row in history if row["map"]]
-    directions = list(measured[-1]["map"]) if measured else []
-    maps = {
-        short(name, directions): [(row["epoch"], row["map"][name]) for row in measured if name in row["map"]]
-        for name in directions
-    }
+    steps = [row.get("epoch", number) for number, row in enumerate(history, 1)]
+    names = [name for name, value in history[0].items() if isinstance(value, float) and name != "seconds"]
+    terms = {name: [(step, row[name]) for step, row in zip(steps, history, strict=True)] for name in names}
+    measured = [(step, row["map"]) for step, row in zip(steps, history, strict=True) if row.get("map")]
+    directions = list(measured[0][1]) if measured else []
+    maps = {short(name, directions): [(step, found[name]) for step, found in measured] for name in directions}
     panels = [panel("terms of the objective", terms)]
     panels += [panel("MAP of held-out items", maps)] if maps else []
     return Figure("training", "Training", "iteration", "", False, (tuple(panels),), tuple(rows))
