@@ -178,7 +178,7 @@ def test_from_a_table(run, tmp_path, monkeypatch):
     output = run("-c", NOTEBOOK, notebook)
     assert "DCMH(bits=32, epochs=30, hidden=256)" in output
     for direction in ("image → text", "text → image"):
-        stable, expected, *_, chance = row(output, direction)
+        stable, _, _, expected, *_, chance = row(output, direction)
         assert min(stable, expected) > 2.5 * chance
     assert re.search(r"map_expected +precision_at_10 +chance", output)
     assert re.search(r"5 hits for '.*' among 250 items", output)

@@ -87,7 +87,7 @@ def evaluate(
     else:
         console.say(report_table.summary(report))
         report_table.say_cautions(report, label_words=bool(words))
-        console.result(report_table.table(report, [ties] if ties else ["stable", "expected"]))
+        console.result(console.table(*report.table([ties] if ties else ["stable", "expected"])))
         if more:
             console.result("\n" + report_table.more(report, ties or "expected"))
 

@@ -105,7 +105,7 @@ def train(
     else:
         console.say(report_table.summary(report))
         report_table.say_cautions(report, label_words=bool(words))
-        console.result(report_table.table(report))
+        console.result(console.table(*report.table()))
     text = "" if items.text is None else f" --text {shlex.quote(items.text)}"
     console.say(f"Wrote {out}. Next: dcmh index {shlex.quote(data)} --model {shlex.quote(str(out))}{text}")
     return 0

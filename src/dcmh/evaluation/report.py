@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -192,25 +192,39 @@ class Report:
             found.append(f"A query has {relevant:.1f} relevant items on average, so that single items decide its MAP.")
         return found
 
-    def _table(self) -> tuple[str, list[str], list[list[object]]]:
-        """A caption, a header and one row per direction."""
-        caption = f"{self.bits} bits, {self.queries:,} queries, {self.database:,} items in the database"
-        ks = sorted({k for direction in self.directions.values() for k in direction.precision_at})[:2]
-        header = ["direction", "MAP", "MAP expected", *(f"P@{k}" for k in ks), "chance"]
-        rows: list[list[object]] = [
-            [name.replace("_to_", " → "), *(each.map[ties] for ties in ("stable", "expected"))]
-            + [each.precision_at.get(k) for k in ks]
-            + [each.chance]
-            for name, each in self.directions.items()
-        ]
-        return caption, header, rows
+    def rows(self) -> Iterator[tuple[str, str, DirectionReport]]:
+        """Each direction as "image → text", what is searched, and the measures: of the whole database, and of unseen items."""
+        for name, direction in self.directions.items():
+            yield arrow(name), f"{direction.database:,} items", direction
+            if self.unseen is not None and name in self.unseen.directions:
+                yield arrow(name), f"{self.unseen[name].database:,} unseen", self.unseen[name]
+
+    def table(self, ties: Sequence[Ties] = ("stable", "expected")) -> tuple[list[str], list[list[object]]]:
+        """A header and rows: MAP for each rule about ties, with the interval for the first of them.
+
+        Where only one item is relevant, recall takes the place of precision.
+        """
+        at = f"@{self.k}" if self.k is not None else ""
+        paired = self.relevance == "pairing"
+        first, *others = ties
+        header = ["direction", "searched", f"MAP{at} {first}", "95 % interval", *(f"MAP{at} {rule}" for rule in others)]
+        rows: list[list[object]] = []
+        for name, searched, each in self.rows():
+            low, high = each.interval.get(first, (math.nan, math.nan))
+            interval = "–" if math.isnan(low) else f"{low:.3f}–{high:.3f}"
+            row = [name, searched, each.map[first], interval, *(each.map[rule] for rule in others)]
+            row.append((each.recall_at if paired else each.precision_at).get(10))
+            rows.append([*row, 10 / each.database if paired else each.chance])
+        return [*header, "R@10" if paired else "P@10", "chance"], rows
+
+    def _caption(self) -> str:
+        return f"{self.bits} bits, {self.queries:,} queries, {self.database:,} items in the database"
 
     def __repr__(self) -> str:
-        caption, header, rows = self._table()
-        return f"{caption}\n{text_table(header, rows)}"
+        return f"{self._caption()}\n{text_table(*self.table())}"
 
     def _repr_html_(self) -> str:
-        return html_table(*self._table())
+        return html_table(self._caption(), *self.table())
 
     def to_frame(self) -> Any:
         """The measures as a pandas DataFrame, one row per direction. Needs pandas."""
