@@ -138,10 +138,10 @@ def postgres(bench: Bench) -> None:
 
 def postgres_sizes(index: PostgresIndex) -> dict[str, int]:
     """Bytes of the table and of its indexes."""
-    table = index._table.rows("SELECT pg_table_size(%s::regclass)", (f"dcmh_{index.server.address.collection}.codes",))
+    table = index.table.rows("SELECT pg_table_size(%s::regclass)", (f"dcmh_{index.server.address.collection}.codes",))
     sizes = {"table": table[0][0]}
     query = "SELECT indexname, pg_relation_size((schemaname || '.' || indexname)::regclass) FROM pg_indexes "
-    for name, size in index._table.rows(query + "WHERE tablename = 'codes'"):
+    for name, size in index.table.rows(query + "WHERE tablename = 'codes'"):
         what = "primary key" if "pkey" in name else "HNSW" if "hnsw" in name else "substring indexes"
         sizes[what] = sizes.get(what, 0) + size
     return sizes

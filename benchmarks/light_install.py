@@ -78,7 +78,7 @@ def main() -> None:
         "|---|---:|",
         *(f"| {name} | {BATCH / statistics.median(values[1:]):.1f} |" for name, values in seconds.items()),
         "",
-        f"Features that are equal to the bit: {np.mean(one == other):.1%}; largest difference {np.abs(one - other).max():.2g} "
+        f"Bit-identical features: {np.mean(one == other):.1%}; largest difference {np.abs(one - other).max():.2g} "
         f"(features go up to {np.abs(one).max():.2g}). Bits of codes that differ: {differ} of {codes[0].size:,}.",
     ]
     print("\n".join(lines))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from datetime import datetime
 from pathlib import Path
 
 from dcmh.search import Filter
+from dcmh.stores.base import Condition, Item
 from toy_photos import write_pairs
 
 FILTERS = [
@@ -54,3 +56,35 @@ def write_described(folder: Path, count: int = 40) -> Path:
             record["code"] = ["7a", 7, "5", True][row % 4]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return folder
+
+
+OPERATORS = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def passes(chosen: Filter, item: Item) -> bool:
+    """Whether an item passes a filter: the definition, which every store is compared with."""
+    first, end = chosen.taken
+    return (
+        (not chosen.labels or not set(chosen.labels).isdisjoint(item.labels))
+        and (chosen.prefix is None or (item.path or "").startswith(chosen.prefix))
+        and (first is None or (item.taken is not None and item.taken >= first))
+        and (end is None or (item.taken is not None and item.taken < end))
+        and all(holds(condition, item) for condition in chosen.conditions)
+    )
+
+
+def holds(condition: Condition, item: Item) -> bool:
+    """Whether an item meets a condition. An item without the column does not."""
+    cell = item.extra.get(condition.column)
+    if cell is None:
+        return False
+    if isinstance(cell, str) != isinstance(condition.value, str):
+        return condition.operator == "!="
+    return bool(OPERATORS[condition.operator](cell, condition.value))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import dcmh
+from toy_photos import write_photos
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SRC = Path(dcmh.__file__).parents[1]
@@ -119,6 +120,16 @@ def test_own_codes(run):
     assert "count=49999), the same answers" in output
 
 
+def test_draw_codes(run, tmp_path):
+    (tmp_path / "photos").mkdir()
+    photos = dcmh.load_dataset(write_photos(tmp_path / "photos"))
+    dcmh.SearchIndex.build(None, photos, tmp_path / "photos.dcmh").close()
+    words = ("animal", "sea")
+    output = run(EXAMPLES / "draw_codes.py", tmp_path / "photos.dcmh", tmp_path / "codes.png", *words, "-k", 2)
+    assert output.startswith("4 items, 64 bits; on average ")
+    assert (tmp_path / "codes.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.slow
 def test_three_modalities(run):
     output = run(EXAMPLES / "three_modalities.py")
@@ -167,7 +178,7 @@ def test_from_a_table(run, tmp_path, monkeypatch):
     output = run("-c", NOTEBOOK, notebook)
     assert "DCMH(bits=32, epochs=30, hidden=256)" in output
     for direction in ("image → text", "text → image"):
-        stable, expected, *_, chance = row(output, direction)
+        stable, _, _, expected, *_, chance = row(output, direction)
         assert min(stable, expected) > 2.5 * chance
     assert re.search(r"map_expected +precision_at_10 +chance", output)
     assert re.search(r"5 hits for '.*' among 250 items", output)

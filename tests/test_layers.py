@@ -13,7 +13,7 @@ LAYERS = [
     ("errors", "codes", "util"),
     ("data",),
     ("networks", "inputs"),
-    ("evaluation", "index"),
+    ("index", "evaluation"),
     ("methods",),
     ("stores", "search", "experiments"),
     ("service", "cli"),

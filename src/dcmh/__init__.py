@@ -1,4 +1,4 @@
-"""Deep Cross-Modal Hashing: words find pictures, pictures find words, in a few bytes an item.
+"""Deep Cross-Modal Hashing: words find pictures, pictures find words, in a few bytes per item.
 
 The public names are loaded on first use, so that `import dcmh` costs nothing that is not asked for.
 """

@@ -3,7 +3,7 @@
     DCMHError
      ├─ DataError (ValueError)        a data set is missing, incomplete or inconsistent
      │   └─ ImageError                a picture cannot be read; the message is a short reason
-     ├─ ParameterError (ValueError)   a setting is outside what makes sense
+     ├─ ParameterError (ValueError)   a parameter is invalid
      ├─ ModelError (ValueError)       a folder is not a model, is damaged, or is newer than this version
      │   └─ DamagedError              a file does not match its checksum; `which` is its path
      ├─ ModelMismatch (ValueError)    codes, index and model do not belong together
@@ -12,9 +12,9 @@
      │   └─ UnknownWords              none of its words is in the vocabulary
      ├─ DivergedError (ArithmeticError) training gave values that are not finite
      ├─ NotFittedError (RuntimeError) a model was used before fit or load
-     ├─ DeviceError (RuntimeError)    a device was asked for that is not there
+     ├─ DeviceError (RuntimeError)    the requested device does not exist
      ├─ BusyError (RuntimeError)      another process is writing the same folder or collection
-     ├─ EngineError (RuntimeError)    a database server is away, refuses, or fails
+     ├─ EngineError (RuntimeError)    a database server is unreachable, refuses a request, or fails
      ├─ StorageError (OSError)        a disk is full, read-only or failing
      ├─ TrainingStopped (RuntimeError) training was interrupted on request; its state is saved
      └─ MissingExtra (ImportError)    an optional dependency is not installed
@@ -26,14 +26,16 @@ so that ordinary `except` works.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 
 class DCMHError(Exception):
-    """The root: whoever catches this catches every error that dcmh raises on purpose.
+    """The base class of every error that dcmh raises on purpose.
 
     Parameters
     ----------
@@ -61,7 +63,7 @@ class ImageError(DataError):
 
 
 class ParameterError(DCMHError, ValueError):
-    """A setting is outside what makes sense."""
+    """A parameter is invalid."""
 
 
 class ModelError(DCMHError, ValueError):
@@ -101,7 +103,7 @@ class NotFittedError(DCMHError, RuntimeError):
 
 
 class DeviceError(DCMHError, RuntimeError):
-    """A device was asked for that is not there."""
+    """The requested device does not exist."""
 
 
 class BusyError(DCMHError, RuntimeError):
@@ -109,7 +111,7 @@ class BusyError(DCMHError, RuntimeError):
 
 
 class EngineError(DCMHError, RuntimeError):
-    """A database server is away, refuses, or fails."""
+    """A database server is unreachable, refuses a request, or fails."""
 
 
 _STATES: dict[int, Literal["full", "read-only", "failing"]] = {
@@ -146,7 +148,7 @@ class StorageError(DCMHError, OSError):
 
     @classmethod
     def of(cls, error: BaseException, path: object = None) -> StorageError | None:
-        """The error that a system error is, or one that a library made of it; None if it is not about a disk."""
+        """The StorageError for an operating-system error, even one wrapped by a library; None if it is not about a disk."""
         if isinstance(error, StorageError):
             return error
         number = error.errno if isinstance(error, OSError) else None
@@ -170,3 +172,13 @@ class TrainingStopped(DCMHError, RuntimeError):
 
 class MissingExtra(DCMHError, ImportError):
     """An optional dependency is not installed."""
+
+
+@contextlib.contextmanager
+def needs(what: str, package: str) -> Iterator[None]:
+    """Inside the block, an import that fails is a MissingExtra: `what` needs this package, or this extra of dcmh."""
+    try:
+        yield
+    except ImportError as error:
+        quoted = f'"{package}"' if "[" in package else package
+        raise MissingExtra(f"{what}.", hint=f"Install: pip install {quoted}") from error

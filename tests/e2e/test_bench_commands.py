@@ -118,7 +118,8 @@ def test_files_and_figures(here, done, tmp_path):
     assert answer.out.startswith("method,kind,image_to_text_16,image_to_text_16_sd,")
     assert "No results vary eta." in answer.err
     tables = {f"{kind}-photos-{seen}" for kind in ("map", "lookup") for seen in ("cnn", "sift-32")}
-    figures = {"pr-photos-cnn", "pr-photos-sift-32", "gamma-photos-pixels-dcmh"}
+    figures = {f"{kind}-photos-{seen}" for kind in ("pr", "radius") for seen in ("cnn", "sift-32")}
+    figures.add("gamma-photos-pixels-dcmh")
     expected = {f"{name}.{form}" for name in tables for form in ("md", "csv", "tex")}
     expected |= {f"{name}.{form}" for name in figures for form in ("svg", "png", "csv")}
     assert {file.name for file in (tmp_path / "out").iterdir()} == expected

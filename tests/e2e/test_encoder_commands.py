@@ -35,7 +35,7 @@ def test_train_index_search_with_an_encoder(cli, tmp_path, kind):
     if kind == "clip":
         assert cli("export", "toy.model").code == 0
         assert (
-            f"transformers:{folder.name}: ask whoever gave you its weights"
+            f"transformers:{folder.name}: ask the provider of its weights"
             in (tmp_path / "toy.model.export" / "README.md").read_text()
         )
 

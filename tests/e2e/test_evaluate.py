@@ -120,7 +120,7 @@ def test_the_words_that_a_model_learned_from_stay_labels(cli, wordy_model, tmp_p
     assert answer.code == 0
     assert "things: No labels given: the 5 words that served as labels in training (apple" in answer.err
     assert "most frequent words" not in answer.err
-    assert "Labels are chosen from the words again" not in answer.err
+    assert "The words that serve as labels are chosen anew" not in answer.err
     after = json.loads(answer.out)
     assert (before["database"], after["database"]) == (96, 186)
     # None of the new items has one of the words: as many are relevant as before, among more.
@@ -137,12 +137,12 @@ def test_an_older_model_counts_the_words_again(cli, wordy_model, tmp_path):
     (wordy_model / "checksums.json").unlink()  # as in models of older versions
     same = cli("evaluate", wordy_model, "--json")
     assert json.loads(same.out) == measured(wordy_model)
-    assert "Labels are chosen from the words again" not in same.err
+    assert "The words that serve as labels are chosen anew" not in same.err
     write_table(tmp_path / "things", [*FIRST, *LATER], 180)
     grown = cli("evaluate", wordy_model)
     assert grown.code == 0
     assert "the 8 most frequent words serve as labels" in grown.err
-    assert "Labels are chosen from the words again" in grown.err
+    assert "The words that serve as labels are chosen anew" in grown.err
 
 
 def test_words_that_tell_nothing_apart_elsewhere_are_counted_again(cli, wordy_model, tmp_path):

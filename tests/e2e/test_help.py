@@ -6,16 +6,11 @@ import importlib
 import inspect
 import io
 import itertools
-import textwrap
-from dataclasses import dataclass
-from typing import Annotated
 
 import pytest
-from cyclopts import App, Parameter
 from rich.console import Console
 
 from dcmh import cli as commands
-from dcmh.cli.help import HelpPage, flowing
 
 
 def page(app, width, *tokens):
@@ -64,94 +59,3 @@ def test_a_command_shows_all_that_its_docstring_says():
         shown = page(commands.app, 60, name).partition("╭")[0].partition("\n\n")[2]
         assert shown.split() == said.split()
         assert shown.strip().count("\n\n") == said.count("\n\n")
-
-
-LONG = "This is said in words that go on and on, so that any terminal has to break the line somewhere in between."
-
-
-@Parameter(name="*")
-@dataclass
-class Settings:
-    """Settings."""
-
-    size: int | None = None
-    """So many, and what is said
-    of it goes on."""
-
-
-def sample(*, settings: Settings | None = None, way: Annotated[str, Parameter(show_default=False)] = "a"):
-    """Do this
-    or that.
-
-    This is said in words that go on and on,
-    so that any terminal has to break
-    the line somewhere in between.
-
-    - the first item, which
-      has two lines
-    - the second
-    1. a number
-    What follows the list
-    flows.
-
-        dcmh train photos/
-        dcmh evaluate photos.model
-
-    $ dcmh index photos/
-    $ dcmh serve photos.dcmh
-    Example: dcmh demo
-    Example: dcmh info demo
-
-    Parameters
-    ----------
-    way
-        One of these, as
-        you like:
-
-        - a: the usual
-          way
-        - b
-    """
-
-
-@pytest.mark.parametrize("width", [100, 60])
-def test_lists_and_commands_keep_their_lines(width):
-    app = App(name="sample", help_format="plaintext", help_formatter=HelpPage())
-    app.default(sample)
-    shown = page(app, width)
-    above = shown.partition("\n\n")[2].partition("╭")[0]
-    assert [line.rstrip() for line in above.rstrip().splitlines()] == [
-        "Do this or that.",
-        "",
-        *textwrap.wrap(LONG, width),
-        "",
-        "- the first item, which has two lines",
-        "- the second",
-        "1. a number",
-        "What follows the list flows.",
-        "",
-        "    dcmh train photos/",
-        "    dcmh evaluate photos.model",
-        "",
-        "$ dcmh index photos/",
-        "$ dcmh serve photos.dcmh",
-        "Example: dcmh demo",
-        "Example: dcmh info demo",
-    ]
-    rows = [line[2:-2].rstrip() for line in shown.splitlines() if line.startswith("│")]
-    assert [
-        row.partition("  ")[2].strip() for row in rows if not row.startswith("--help") and "--version" not in row
-    ] == [
-        "So many, and what is said of it goes on.",
-        "One of these, as you like:",
-        "",
-        "- a: the usual way",
-        "- b",
-    ]
-
-
-def test_what_flows_stays_as_it_is():
-    once = flowing(inspect.getdoc(sample))
-    assert flowing(once) == once
-    assert flowing("One line.") == "One line."
-    assert flowing("") == ""

@@ -124,7 +124,7 @@ def test_a_second_folder_is_refused(cli, indexed, tmp_path):
         assert answer.last == (
             f"photos.dcmh is an index of {tmp_path / 'photos'}, and more is another folder. "
             f"To add photos, put them into {tmp_path / 'photos'} and index that again; "
-            "for an index of their own choose another --out; to replace the collection add --rebuild."
+            "to index them separately, choose another --out; to replace the collection add --rebuild."
         )
     assert cli("index", "photos").out == "0 new, 0 changed, 0 gone, 40 unchanged.\n"
     assert cli("index", "more", "--out", "photos.dcmh", "--rebuild").out.startswith("5 new")

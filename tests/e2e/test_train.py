@@ -11,7 +11,7 @@ from commands import QUICK, finish, left_behind, spawn
 from safetensors import SafetensorError
 
 import dcmh
-from dcmh.cli.train import default_apart, default_queries, keeps_apart
+from dcmh.cli.train import default_queries, default_unseen, leaves_unseen
 from dcmh.cli.training_run import CheckpointFolder
 from dcmh.data import Dataset, dataset
 from dcmh.methods.dcmh import similarity, state
@@ -70,6 +70,9 @@ def test_it_works_as_a_program_whose_output_is_json(tmp_path):
     assert said["method"] == "ridge"
     assert set(said["report"]["image_to_text"]["map"]) == {"stable", "expected", "best", "worst"}
     assert said["report"]["queries"] == 40
+    answer = finish(spawn("report", "toy.model", cwd=tmp_path))
+    assert answer.code == 1
+    assert answer.last == "toy.model has no history: its method does not learn in iterations, so there are no curves."
 
 
 def test_a_flag_wins_over_the_file_and_the_file_over_the_default(cli, tmp_path):
@@ -161,6 +164,7 @@ def test_unreadable_pictures_are_skipped_and_listed(cli, photos, tmp_path):
     assert again.code == 0
     assert again.out == answer.out
     assert "has changed" not in again.err
+    assert cli("report", "photos.model").last == "Wrote 3 files into report."
 
 
 def test_strict_stops_before_training_with_code_3_and_writes_nothing(cli, photos, tmp_path):
@@ -278,13 +282,13 @@ def write_table(folder, n):
     ("items", "queries", "apart"),
     [(499, 50, 0), (500, 50, 50), (2000, 100, 100), (12_000, 2000, 600), (3000, 2000, 0), (10**6, 2000, 2000)],
 )
-def test_default_apart(items, queries, apart):
-    assert default_apart(items, queries) == apart
+def test_default_unseen(items, queries, apart):
+    assert default_unseen(items, queries) == apart
 
 
 def test_the_papers_recipe_keeps_its_protocol():
-    assert not keeps_apart(dcmh.DCMH(recipe="paper"))
-    assert keeps_apart(dcmh.DCMH())
+    assert not leaves_unseen(dcmh.DCMH(recipe="paper"))
+    assert leaves_unseen(dcmh.DCMH())
 
 
 @pytest.mark.parametrize(("items", "queries"), [(5, 1), (100, 20), (600, 50), (2000, 100), (10**6, 2000)])

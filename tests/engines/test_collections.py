@@ -1,4 +1,4 @@
-"""Copies in a collection on a server, merging one into a folder, and what cannot be done in its place."""
+"""Copies in a collection on a server, merging one into a folder, and what cannot be done in place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_copies_are_found_collections_merged_and_upgrades_refused(address, folde
         with SearchIndex.open(tmp_path / "both.dcmh") as both:
             assert list(both.store.items()) == list(folder_index.store.items())
             assert both.store.fine_of("image", ids) == folder_index.store.fine_of("image", ids)
-    with pytest.raises(ParameterError, match="cannot be upgraded in its place"):
+    with pytest.raises(ParameterError, match="cannot be upgraded in place"):
         SearchIndex.build(models[1], load(photos), address, upgrade=True)
     with pytest.raises(ModelMismatch, match="--rebuild"):
         SearchIndex.build(models[1], load(photos), address)

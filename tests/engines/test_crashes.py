@@ -95,7 +95,7 @@ def test_postgres_is_killed_while_loading():
         check_whole(index, COUNT)
         assert index.load(np.arange(COUNT), codes_of(COUNT)) == 0
         server.kill()
-        with pytest.raises(EngineError, match=r"does not answer \(tried for 1 s\).*Is the server running there\?"):
+        with pytest.raises(EngineError, match=r"does not respond \(tried for 1 s\).*Is the server running there\?"):
             PostgresIndex(server.address(collection="crash") + "&patience=1", 64)
         index.server.close()
         killer.end()

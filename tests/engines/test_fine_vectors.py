@@ -106,11 +106,11 @@ def make_older(index):
     if index.place.startswith("milvus"):
         for modality in ("image", "text"):
             store.server.call(
-                lambda client, _, name=modality: client.drop_collection(f"{store._collection}_fine_{name}")
+                lambda client, _, name=modality: client.drop_collection(f"{store._rows.name}_fine_{name}")
             )
         about = {name: value for name, value in store.read_about().items() if name not in ("fine", "sizes")}
         row = {"id": -1, "code": bytes(1), "name": "", "content": "", "record": about | {"format": "1"}}
-        store._upsert([row])
+        store._rows.upsert_rows([row])
     else:
         store._run("DROP TABLE {schema}.fine_image, {schema}.fine_text")
         store._run("ALTER TABLE {schema}.items DROP COLUMN words")
@@ -187,7 +187,7 @@ def test_codes_and_fine_vectors_are_loaded_in_bulk(engine, address):
     assert index.count == 300
     np.testing.assert_array_equal(index.codes(ids), packed)
     if kind is PostgresIndex:
-        rows = index._table.rows("SELECT id, vector FROM " + index._table.fine.as_string(None) + " ORDER BY id")
+        rows = index.table.rows("SELECT id, vector FROM " + index.table.fine.as_string(None) + " ORDER BY id")
         stored = dict(rows)
     else:
         from dcmh.stores.milvus.fine import FineCollection

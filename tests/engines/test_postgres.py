@@ -70,8 +70,8 @@ def test_longer_substrings_for_larger_tables(loaded, monkeypatch, part):
     monkeypatch.undo()
     index.optimise()
     assert index.plan == lookups.make_plan(index.bits, 16)
-    names = [row[0] for row in index._table.rows("SELECT indexname FROM pg_indexes WHERE tablename = 'codes'")]
-    assert len(set(names) & set(lookups.names(index._table, index.plan))) == len(index.plan.starts)
+    names = [row[0] for row in index.table.rows("SELECT indexname FROM pg_indexes WHERE tablename = 'codes'")]
+    assert len(set(names) & set(lookups.names(index.table, index.plan))) == len(index.plan.starts)
 
 
 def test_the_plan_asks_the_indexes(loaded):

@@ -32,7 +32,7 @@ def test_a_server_that_is_away(cli, scheme):
     code, said = cli("search", f"{scheme}://ann:{SECRET}@127.0.0.1:{port}/{path}", "dog")
     assert code == 1
     assert said.splitlines()[-1].startswith(f"{scheme}://ann@127.0.0.1:{port}/")
-    assert "does not answer (tried for 1 s)" in said
+    assert "does not respond (tried for 1 s)" in said
     assert len(said.splitlines()) == 1
 
 

@@ -21,7 +21,7 @@ def report():
 def test_short_at_the_prompt(report):
     lines = repr(report).splitlines()
     assert lines[0] == "16 bits, 20 queries, 40 items in the database"
-    assert lines[1].split()[:4] == ["direction", "MAP", "MAP", "expected"]
+    assert lines[1].split()[:4] == ["direction", "searched", "MAP", "stable"]
     assert len(lines) == 2 + len(report.directions)
     assert any(line.startswith("a → b") for line in lines)
 

@@ -267,6 +267,33 @@ def test_precision_recall_curves_have_a_point_a_radius(usual):
     assert len(figure.panels[0][0].curves[1].x) == 17
 
 
+def test_precision_over_the_radius(usual):
+    (figure,) = tables.figures(usual, "radius")
+    assert figure.x == "Hamming radius"
+    curve = figure.panels[0][0].curves[1]
+    assert curve.x == tuple(range(17))
+    assert curve.y == (0.5,) * 17
+
+
+def test_training_curves(tmp_path):
+    losses = {"likelihood": 0.5, "quantisation": 0.4, "balance": 0.1}
+    history = [
+        {"epoch": epoch, **losses, "map": {"image_to_text": epoch / 10, "text_to_image": 0.5} if epoch % 2 else {}}
+        for epoch in (1, 2, 3)
+    ]
+    terms, measured = tables.training(history).panels[0]
+    assert {curve.title: curve.y for curve in terms.curves} == {name: (value,) * 3 for name, value in losses.items()}
+    assert {curve.title: (curve.x, curve.y) for curve in measured.curves} == {
+        "I→T": ((1, 3), (0.1, 0.3)),
+        "T→I": ((1, 3), (0.5, 0.5)),
+    }
+    unmeasured = tables.training([row | {"map": {}} for row in history])
+    assert len(unmeasured.panels[0]) == 1
+    assert len(tables.draw(unmeasured, tmp_path)) == 3
+    other = tables.training([{"iteration": step, "objective": 1 / step} for step in (1, 2)])
+    assert other.panels[0][0].curves == (tables.Curve("objective", (1, 2), (1.0, 0.5)),)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"some": "json"}'])
 def test_a_file_that_is_no_result_is_named(tmp_path, text):
     (tmp_path / "notes.json").write_text(text)

@@ -72,7 +72,7 @@ def back_end(request):
 
             index = PostgresIndex(request.getfixturevalue("postgres").address(collection=name), bits)
             if "without" in request.param:
-                index._table.operator = "bit_count"
+                index.table.operator = "bit_count"
         made.append(index.server.close)
         return Life(index, by_id=True)
 

@@ -173,7 +173,7 @@ def test_an_error_of_a_worker_is_the_error_of_the_run(words_model, tmp_path):
 def test_how_to_encode_is_checked():
     with pytest.raises(ParameterError, match="--workers must be at least 1, not 0"):
         open_pool(workers=0)
-    with pytest.raises(ParameterError, match="exclude one another"):
+    with pytest.raises(ParameterError, match="mutually exclusive"):
         open_pool(workers=2, ray="local")
 
 

@@ -200,7 +200,7 @@ def test_any_words_are_answered_and_nothing_is_ignored(index):
 
 @pytest.mark.parametrize(("text", "more"), [("😀😀", ""), ("ሰላም", ", and no item's text contains it")])
 def test_what_the_encoder_cannot_read(index, text, more):
-    with pytest.raises(UnknownWords, match=rf"use-multilingual cannot read any part of '{text}'{more}\. Ask in words"):
+    with pytest.raises(UnknownWords, match=rf"use-multilingual cannot read any part of '{text}'{more}\. Use words of"):
         index.search(text=text)
 
 

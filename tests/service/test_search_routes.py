@@ -182,7 +182,7 @@ class TestWords:
     def test_what_a_sentence_encoder_cannot_read_is_a_problem(self, client):
         said = problem(client.get("/api/search", params={"text": UNREADABLE}), 422, "query-not-encodable")
         assert "use-multilingual cannot read" in said["title"]
-        assert said["hint"] == "Ask in words of a language that it knows."
+        assert said["hint"] == "Use words of a language that it knows."
         assert "nearest" not in said
 
     def test_what_it_cannot_read_is_found_word_by_word(self, writer):

@@ -41,17 +41,17 @@ COMMANDS = {
     "search": ("Search by words, by a picture, or by examples.", 'dcmh search photos.dcmh "dog beach"'),
     "serve": ("Serve a search page and an HTTP API for an index.", "dcmh serve photos.dcmh"),
     "duplicates": (
-        "List copies of pictures, exact and near ones, with the one to keep.",
+        "List duplicate pictures, exact and near, with the one to keep.",
         "dcmh duplicates photos.dcmh",
     ),
-    "merge": ("Make one index of several that have the same model.", "dcmh merge a.dcmh b.dcmh --out both.dcmh"),
+    "merge": ("Merge several indexes of the same model into one.", "dcmh merge a.dcmh b.dcmh --out both.dcmh"),
     "mcp": ("Offer an index to language models as tools (Model Context Protocol).", "dcmh mcp photos.dcmh"),
     "encode": (
         "Write the codes of one modality for other programs.",
         "dcmh encode photos/ --model photos.model --modality image",
     ),
     "compress": (
-        "Learn codes for vectors of any encoder, and say what they lose.",
+        "Learn codes for existing vectors of any encoder, and measure the loss.",
         "dcmh compress vectors.npy --bits 64 --out vectors.codes",
     ),
     "export": (
@@ -83,10 +83,9 @@ COMMANDS = {
 
 app = App(
     name="dcmh",
-    help="Binary codes in which words find pictures and pictures find words (Deep Cross-Modal Hashing).",
+    help="Search pictures with words, and words with pictures, by short binary codes (Deep Cross-Modal Hashing).",
     version=__version__,
-    help_format="plaintext",
-    help_formatter=HelpPage(),
+    help_format="markdown",
     help_epilogue="Start here: dcmh demo. Each command has --help with an example, and --json.",
     result_action="return_value",
     print_error=False,
@@ -151,7 +150,8 @@ def _run(tokens: list[str]) -> int:
     try:
         code = app(tokens)
     except CycloptsError as error:
-        console.error(f"{_one_line(error)} Try: {_help_for(tokens)}")
+        command = [token for token in tokens[:1] if token in COMMANDS]
+        console.error(f"{_one_line(error)} Try: {shlex.join(['dcmh', *command, '--help'])}")
         return USAGE
     except TrainingStopped as error:
         console.error(_one_line(error))
@@ -192,7 +192,3 @@ def _system_error(error: Exception) -> str | None:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
-
-
-def _help_for(tokens: list[str]) -> str:
-    return shlex.join(["dcmh", *[token for token in tokens[:1] if token in COMMANDS], "--help"])

@@ -5,14 +5,37 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cyclopts import Parameter
+
 from dcmh.cli import console
+from dcmh.cli.options import Switch
 from dcmh.util.atomic import write_text
 
 if TYPE_CHECKING:
     from dcmh.search.blocks import Blocks, Pool, State
+
+
+@Parameter(name="*")
+@dataclass
+class WorkOptions:
+    """Who encodes, and what is said of it."""
+
+    workers: int = 1
+    """Number of processes on this machine that encode. Default: this one, which uses all cores."""
+    ray: str | None = None
+    """Encode on a Ray cluster: auto for the one that this machine belongs to, an address, or local to start one here."""
+    dry_run: Switch = False
+    """Print the plan, with the time and storage expected from a measured sample, and do nothing else."""
+    metrics: Path | None = None
+    """Write the progress to this file, in Prometheus' text format; dcmh index does so with --workers or --ray."""
+    strict: Switch = False
+    """Exit code 3 if anything was skipped."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps."""
 
 
 @contextlib.contextmanager

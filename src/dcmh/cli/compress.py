@@ -1,4 +1,4 @@
-"""dcmh compress: codes for vectors that are there already."""
+"""dcmh compress: codes for existing vectors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compress(
     seed: int = 0,
     json: Switch = False,
 ) -> int:
-    """Learn codes for vectors of any encoder, write the codes, and say what they lose.
+    """Learn codes for existing vectors of any encoder, write the codes, and measure the loss.
 
     Writes CODES, a folder as dcmh encode writes it, with fine.npy for the second stage, and CODES.model, the hash function
     for later vectors and for dcmh index. Of several columns, each has its own folder, CODES.NAME.

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 from dcmh.util.tables import formatted, text_table
@@ -100,8 +101,7 @@ def fields(pairs: Sequence[tuple[str, object]]) -> str:
 
 def span(seconds: float) -> str:
     """A duration, such as 0:06:10."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+    return str(timedelta(seconds=round(seconds)))
 
 
 class Bar:

@@ -68,7 +68,7 @@ class Source:
         return data, words
 
     def _with_words(self, data: Dataset) -> Dataset:
-        modality = _text_modality(data)
+        modality = next((name for name, column in data.columns.items() if column.kind == "text"), None)
         if modality is None:
             kinds = ", ".join(f"{name} ({column.kind}s)" for name, column in data.columns.items())
             raise DataError(
@@ -156,12 +156,6 @@ def readable(data: Dataset, view: View, device: str) -> Readable:
     return Readable(data.drop(sorted(failed)), [*data.skipped, *names])
 
 
-def as_table(skipped: list[tuple[str, str]]) -> str:
-    """The text of skipped.tsv."""
-    clean = [[" ".join(cell.split()) for cell in row] for row in [("file", "reason"), *skipped]]
-    return "".join("\t".join(row) + "\n" for row in clean)
-
-
 def say_skipped(skipped: list[tuple[str, str]], where: str = "", *, every: bool = False) -> None:
     """Print the first few skipped files, or every one, and their number."""
     for name, reason in skipped if every else skipped[:3]:
@@ -201,10 +195,6 @@ def _file_name(data: Dataset, row: int) -> str:
         if isinstance(column, Images) and isinstance(column.values[row], str | Path):
             return str(column.values[row])
     return data.ids[row]
-
-
-def _text_modality(data: Dataset) -> str | None:
-    return next((name for name, column in data.columns.items() if column.kind == "text"), None)
 
 
 def _from_folder(text: str, folder: Path) -> str:

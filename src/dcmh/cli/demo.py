@@ -43,7 +43,7 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
     if json:
         console.result_json({"model": str(model), "report": report.to_json(), "searches": searches})
     else:
-        console.result(f"\n{report_table.table(report)}")
+        console.result(f"\n{console.table(*report.table())}")
         report_table.say_cautions(report, label_words=False)
         for search in searches:
             console.result(f"\n{_page(search)}")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 from dcmh.cli import console
 from dcmh.cli.options import Switch
+from dcmh.cli.search import shown_file
 from dcmh.errors import ParameterError
 
 if TYPE_CHECKING:
     from dcmh.search import SearchIndex
-    from dcmh.search.duplicates import Copy, Duplicates, Group
+    from dcmh.search.duplicates import Duplicates, Group
 
 
 def duplicates(
@@ -27,7 +28,7 @@ def duplicates(
     csv: Switch = False,
     json: Switch = False,
 ) -> None:
-    """List copies of pictures in groups, with the one to keep: exact copies, and near ones.
+    """List duplicate pictures in groups, exact and near, with the one to keep.
 
     Near copies are resized, recompressed, slightly cropped, grey or mirrored. The first run decodes pictures that were
     indexed by an older version. Nothing is deleted.
@@ -52,7 +53,7 @@ def duplicates(
     from dcmh.search import SearchIndex
 
     if paths + csv + json > 1:
-        raise ParameterError("--paths, --csv and --json exclude one another.", hint="Give one of them.")
+        raise ParameterError("--paths, --csv and --json are mutually exclusive.", hint="Give one of them.")
     with SearchIndex.open(index, model=model) as opened:
         with console.progress("comparing", "images") as bar:
             found = opened.duplicates(kind, similarity=similarity, progress=bar.update)
@@ -78,7 +79,7 @@ def _rows(index: SearchIndex, groups: list[Group]) -> list[list[object]]:
             number,
             group.kind,
             "keep" if copy is group.copies[0] else "",
-            _file(index, copy),
+            shown_file(index, copy.path, copy.item.name),
             "" if copy.width is None else f"{copy.width} x {copy.height}",
             "" if copy.item.size is None else f"{copy.item.size:,}",
             copy.distance,
@@ -103,14 +104,6 @@ def _write_csv(index: SearchIndex, found: Duplicates) -> None:
             about = [copy.item.id, copy.item.name, copy.path, copy.width, copy.height, copy.item.size, copy.distance]
             rows.writerow([number, group.kind, int(first), *about, group.reason if first else ""])
     console.result(text.getvalue().rstrip("\n"))
-
-
-def _file(index: SearchIndex, copy: Copy) -> str:
-    """The path of an item in its data folder; its name if it has no picture file."""
-    root = index.root
-    if copy.path is None:
-        return copy.item.name
-    return str(copy.path.relative_to(root) if root is not None and copy.path.is_relative_to(root) else copy.path)
 
 
 def _summary(found: Duplicates) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dcmh import __version__
 from dcmh.cli import console
-from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
-from dcmh.cli.data_source import as_table, say_skipped
+from dcmh.cli.blocks import WorkOptions, dry_run_result, opened_pool, reporter
+from dcmh.cli.data_source import say_skipped
 from dcmh.cli.index import load
 from dcmh.cli.options import Switch
 from dcmh.errors import DataError, ModelError, ParameterError
@@ -39,12 +39,7 @@ def encode(
     out: Path | None = None,
     text: str | None = None,
     format: Literal["npy", "parquet"] = "npy",  # noqa: A002 - the word for it
-    workers: int = 1,
-    ray: str | None = None,
-    dry_run: Switch = False,
-    metrics: Path | None = None,
-    strict: Switch = False,
-    device: str = "auto",
+    run: WorkOptions | None = None,
     json: Switch = False,
 ) -> int:
     """Write the codes of one modality for other programs: codes.npy, ids.txt, codes.json.
@@ -52,7 +47,7 @@ def encode(
     codes.npy holds packed codes, uint8 (items, bytes): bit 0 of a code is the lowest bit of byte 0. Line i of ids.txt
     names row i. With --format parquet: codes and fine vectors in block-000000.parquet, block-000001.parquet, ….
 
-    May be stopped or killed at any time: the same command continues.
+    Can be stopped or killed at any time; the same command resumes.
 
     Parameters
     ----------
@@ -68,25 +63,14 @@ def encode(
         Table with the texts, as for dcmh train.
     format
         npy, or parquet.
-    workers
-        Number of processes on this machine that share the work.
-    ray
-        Encode on a Ray cluster: auto for the one that this machine belongs to, an address, or local to start one here.
-    dry_run
-        Print the plan, with the time and storage expected from a measured sample, and encode nothing else.
-    metrics
-        Keep the progress in this file, in the text format of Prometheus.
-    strict
-        Exit code 3 if anything was skipped.
-    device
-        auto, cpu, cuda, cuda:1 or mps.
     json
         Print the result as JSON.
     """
     from dcmh.search.blocks import Blocks, Work
     from dcmh.search.encode import Encoders
 
-    encoders = Encoders(model, device=device)
+    run = run or WorkOptions()
+    encoders = Encoders(model, device=run.device)
     if modality not in encoders.modalities:
         raise ParameterError(f"{model} has no modality {modality!r}. It has: {', '.join(encoders.modalities)}.")
     items = load(data, text, model)
@@ -96,23 +80,23 @@ def encode(
     out = out or Path(f"{items.name or 'data'}.{modality}.codes")
     check_out(out)
     rows = items.observed(modality).nonzero()[0].tolist()
-    work = Work(model.absolute(), device)
+    work = Work(model.absolute(), run.device)
     folder = out.with_name(f".{out.name}.blocks")
     blocks = Blocks(folder, encoders, items, work, rows=rows, modalities=[modality])
-    if dry_run:
-        return dry_run_result(blocks, workers, ray, json=json)
-    with opened_pool(workers, ray) as pool:
-        state = _encoded(blocks, pool, metrics, f"{encoders.kind(modality)}s")
+    if run.dry_run:
+        return dry_run_result(blocks, run.workers, run.ray, json=json)
+    with opened_pool(run.workers, run.ray) as pool:
+        state = _encoded(blocks, pool, run.metrics, f"{encoders.kind(modality)}s")
     record, skipped = _write_blocks(out, items, blocks, encoders, modality, format)
     blocks.remove()
     say_skipped(skipped, f", listed in {out / 'skipped.tsv'}")
     if json:
-        run = {"encoded": state.encoded, "seconds": round(state.seconds, 2), "bytes": state.written}
-        console.result_json({"codes": str(out), **record, "skipped": len(skipped), **run})
+        done = {"encoded": state.encoded, "seconds": round(state.seconds, 2), "bytes": state.written}
+        console.result_json({"codes": str(out), **record, "skipped": len(skipped), **done})
     else:
         console.result(f"{record['count']:,} codes of {encoders.bits} bits in {out}")
     console.say(f"Next: dcmh info {shlex.quote(str(out))}")
-    return 3 if strict and skipped else 0
+    return 3 if run.strict and skipped else 0
 
 
 def check_out(out: Path) -> None:
@@ -178,6 +162,7 @@ def write(
     """
     import numpy as np
 
+    from dcmh.methods.folder import skipped_tsv
     from dcmh.util import checksums
     from dcmh.util.atomic import whole_folder
 
@@ -197,6 +182,6 @@ def write(
             shutil.copyfile(file, draft / file.name)
         (draft / HEADER).write_text(json_lines.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if skipped:
-            (draft / "skipped.tsv").write_text(as_table(skipped), encoding="utf-8")
+            (draft / "skipped.tsv").write_text(skipped_tsv(skipped), encoding="utf-8")
         checksums.write_manifest(draft)
     return record

@@ -73,7 +73,9 @@ def evaluate(
     say_skipped(loaded.skipped)
     split, trained = _split(model, loaded.data, data)
     if words and not source.label_words and split.notes:
-        console.say("Labels are chosen from the words again: the model does not record those it learned from.")
+        console.say(
+            "The words that serve as labels are chosen anew: the model does not record the ones it was trained with."
+        )
     console.say(
         f"Measuring {model} ({hasher.name}, {hasher.bits} bits) on {len(split.query):,} queries of "
         f"{whole.name or 'the data'}, {len(split.database):,} in the database, on {where}."
@@ -85,7 +87,7 @@ def evaluate(
     else:
         console.say(report_table.summary(report))
         report_table.say_cautions(report, label_words=bool(words))
-        console.result(report_table.table(report, [ties] if ties else ["stable", "expected"]))
+        console.result(console.table(*report.table([ties] if ties else ["stable", "expected"])))
         if more:
             console.result("\n" + report_table.more(report, ties or "expected"))
 
@@ -146,7 +148,7 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, Collec
             f"{alike:,} of the others have the file name of a training item. If they are the same pictures under other ids, "
             "these numbers are too good: give the training data."
         )
-    return divide(data.take(fresh), None, None, 0, keep_apart=False), trained
+    return divide(data.take(fresh), None, None, 0, leave_unseen=False), trained
 
 
 def _image_view(model: Hasher) -> Any:

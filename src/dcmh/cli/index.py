@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from dcmh.cli import console
-from dcmh.cli.blocks import dry_run_result, opened_pool, reporter
+from dcmh.cli.blocks import WorkOptions, dry_run_result, opened_pool, reporter
 from dcmh.cli.data_source import Source, say_skipped
 from dcmh.cli.options import Switch
 from dcmh.errors import DCMHError, ParameterError
@@ -44,17 +44,12 @@ def index(
     prune: Annotated[bool, Parameter(negative="--keep-gone")] = True,
     rebuild: Switch = False,
     upgrade: Switch = False,
-    workers: int = 1,
-    ray: str | None = None,
-    dry_run: Switch = False,
-    metrics: Path | None = None,
-    strict: Switch = False,
-    device: str = "auto",
+    run: WorkOptions | None = None,
     json: Switch = False,
 ) -> int:
     """Build an index of pictures and texts, or update it: only new and changed items are encoded.
 
-    May be stopped or killed at any time: the same command continues.
+    Can be stopped or killed at any time; the same command resumes.
 
     Parameters
     ----------
@@ -84,37 +79,25 @@ def index(
     upgrade
         Encode an index again with another --model. Its items are kept, also those that are not in the data, and pictures
         whose features are cached are not decoded. The index can be searched meanwhile; the new one replaces it at the end.
-    workers
-        Number of processes on this machine that encode. Default: this one, which uses all cores.
-    ray
-        Encode on a Ray cluster: auto for the one that this machine belongs to, an address, or local to start one here.
-    dry_run
-        Print the plan, with the time and storage expected from a measured sample, and index nothing.
-    metrics
-        With --workers or --ray: keep the progress in this file, in the text format of Prometheus.
-    strict
-        Exit code 3 if anything was skipped.
-    device
-        auto, cpu, cuda, cuda:1 or mps.
     json
         Print the result as JSON.
     """
     from dcmh.methods import starter
     from dcmh.search.blocks import Work
 
-    if device != "auto":
-        _resolve(device)  # a missing device is an error before the work
+    run = run or WorkOptions()
+    if run.device != "auto":
+        _resolve(run.device)  # a missing device is an error before the work
     if bits is not None:
         if model is None:
             raise ParameterError("--bits shortens the codes of a model.", hint="Name the model with --model.")
         with tempfile.TemporaryDirectory(prefix="dcmh-") as folder:
             short = _shortened(model, bits, Path(folder))
-            again = partial(index, data, model=short, out=out, text=text, codes=codes, device=device, json=json)
-            again = partial(again, workers=workers, ray=ray, dry_run=dry_run, metrics=metrics)
-            return again(only_listed=only_listed, prune=prune, rebuild=rebuild, upgrade=upgrade, strict=strict)
+            again = partial(index, data, model=short, out=out, text=text, codes=codes, run=run, json=json)
+            return again(only_listed=only_listed, prune=prune, rebuild=rebuild, upgrade=upgrade)
     where = _target(data, out)
     if rebuild and upgrade:
-        raise ParameterError("--rebuild and --upgrade exclude one another.", hint="--upgrade keeps all items.")
+        raise ParameterError("--rebuild and --upgrade are mutually exclusive.", hint="--upgrade keeps all items.")
     model = _model(where, model, rebuild=rebuild or upgrade)
     items = load(data, text, model, only_listed=only_listed)
     place = where or Path(f"{items.name or 'data'}.dcmh")
@@ -125,16 +108,16 @@ def index(
     for note in items.notes:
         console.say(f"{items.name}: {note}")
     _say_unread(items, data, text, model)
-    if dry_run:
-        blocks = _blocks(items, model, place, Work(model.absolute(), device, codes == "joint"))
-        return dry_run_result(blocks, workers, ray, json=json)
+    if run.dry_run:
+        blocks = _blocks(items, model, place, Work(model.absolute(), run.device, codes == "joint"))
+        return dry_run_result(blocks, run.workers, run.ray, json=json)
     began = time.monotonic()
-    choices = {"rebuild": rebuild, "upgrade": upgrade, "keep_gone": not prune, "codes": codes, "device": device}
-    if ray is None and workers == 1:
+    choices = {"rebuild": rebuild, "upgrade": upgrade, "keep_gone": not prune, "codes": codes, "device": run.device}
+    if run.ray is None and run.workers == 1:
         built = _build(items, model, place, choices)
     else:
-        with opened_pool(workers, ray) as pool:
-            built = _build(items, model, place, choices, pool, metrics)
+        with opened_pool(run.workers, run.ray) as pool:
+            built = _build(items, model, place, choices, pool, run.metrics)
     changes = built.changes
     assert changes is not None
     say_skipped(changes.skipped, f", listed in {place / 'skipped.tsv'}" if isinstance(place, Path) else "")
@@ -145,7 +128,7 @@ def index(
         console.result(f"{changes}{kept}")
     console.say(_summary(built, place))
     built.close()
-    return 3 if strict and changes.skipped else 0
+    return 3 if run.strict and changes.skipped else 0
 
 
 def _shortened(model: Path, bits: int, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dcmh import __version__
 from dcmh.cli import console
 from dcmh.cli.options import Switch
-from dcmh.errors import DCMHError, ImageError, MissingExtra, ParameterError
+from dcmh.errors import DCMHError, ImageError, ParameterError, needs
 from dcmh.stores.address import is_address
 
 if TYPE_CHECKING:
@@ -143,13 +143,11 @@ class Tools:
 
 
 def server(tools: Tools) -> MCPServer:
-    """An MCP server with these tools; errors that a caller can mend reach it as their message."""
-    try:
+    """An MCP server with these tools; errors that the caller can fix are returned as their message."""
+    with needs("dcmh mcp needs the package mcp", "dcmh[mcp]"):
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp_types import ToolAnnotations
-    except ImportError as error:
-        raise MissingExtra("dcmh mcp needs the package mcp.", hint='Install: pip install "dcmh[mcp]"') from error
 
     def explained(tool: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(tool)

@@ -1,4 +1,4 @@
-"""dcmh merge: make one index of several."""
+"""dcmh merge: merge several indexes into one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dcmh.cli.options import Switch
 
 
 def merge(index: str, other: str, /, *more: str, out: Path, prefix: Switch = False, json: Switch = False) -> None:
-    """Make one index of several that have the same model, as if their items had been indexed together.
+    """Merge several indexes of the same model into one, as if their items had been indexed together.
 
     An item that several indexes have is stored once. The indexes themselves are not changed.
 

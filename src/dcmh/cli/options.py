@@ -42,8 +42,8 @@ class DataOptions:
     queries: int | None = None
     """Number of held-out queries. Default: the split of the data, or 5 % of the items (50 to 2,000, at most a fifth)."""
     train_size: int | Literal["all"] | None = None
-    """Number of items to learn from, or all for all that are not queries. Default: all but the queries and, from 500 items on,
-    as many others (5 %, 50 to 2,000), which show how new items are found; with the paper's recipe, all."""
+    """Number of training items, or all for every item that is not a query. Default: all but the queries; with 500 items or
+    more, another 5 % (50 to 2,000) are held out as unseen items. With the paper's recipe, all."""
 
 
 @Parameter(name="*", group="Method")
@@ -77,7 +77,7 @@ class DCMHOptions:
     """The parameters of DCMH's constructor, by the same names."""
 
     recipe: Literal["stable", "paper"] | None = None
-    """stable, or paper for the paper's own, literally. Default: stable."""
+    """stable, or paper for the paper's literal recipe. Default: stable."""
     gamma: float | None = None
     """Weight of the quantisation term. Default: 1."""
     eta: float | None = None
@@ -87,7 +87,7 @@ class DCMHOptions:
     batch_size: int | None = None
     """Items per step. Default: 128; 256 for 4,000 items or more, except with the paper's recipe."""
     nested: Flag = None
-    """Make the first 16, 32, … bits of the codes codes of their own, for dcmh index --bits and dcmh evaluate --bits."""
+    """Train nested codes, whose first 16, 32, … bits can be used alone: dcmh index --bits, dcmh evaluate --bits."""
     learning_rate: float | None = None
     """Learning rate of the stable recipe. Default: 0.001."""
     hidden: int | None = None
@@ -95,8 +95,8 @@ class DCMHOptions:
     dropout: float | None = None
     """Dropout of the hash networks. Default: 0.4."""
     quality: Literal["fast", "good", "best"] | None = None
-    """What pictures are seen with: fast, good (a larger network, half as fast) or best (that network, fine-tuned to the
-    labels first; meant for a GPU). Default: fast."""
+    """Image features: fast, good (a larger network, half as fast) or best (that network, first fine-tuned to the labels; meant
+    for a GPU). Default: fast."""
     network: str | None = None
     """Image network: efficientnet-lite0, efficientnet-lite2 or cnn-f. Default: that of the quality."""
     finetune: bool | None = None

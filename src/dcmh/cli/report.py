@@ -17,7 +17,7 @@ def report(
     /,
     *,
     against: Literal["paper"] | None = None,
-    figure: Literal["pr", "gamma", "eta", "all"] | None = None,
+    figure: Literal["pr", "radius", "gamma", "eta", "all"] | None = None,
     format: Literal["md", "csv", "tex"] = "md",  # noqa: A002 - the option's name
     measure: Literal[
         "map", "map@50", "map@5000", "ndcg@10", "ndcg@100", "ndcg@1000", "own@1", "own@10", "ramap"
@@ -29,16 +29,17 @@ def report(
     """Make tables and figures from the results of dcmh bench, next to the paper's numbers.
 
     Computed from the result files alone: MAP of Hamming ranking, and hash lookup within radius 0, 1 and 2 at 16 bits, for each
-    data set, split and feature set.
+    data set, split and feature set. Of a model, it draws the training curves.
 
     Parameters
     ----------
     results
-        The folder of results, or any folder in it.
+        The folder of results, any folder in it, or a model.
     against
         Show the numbers of the paper, and the differences, below each method.
     figure
-        Precision-recall curves, MAP over gamma, MAP over eta, or all of them, as SVG, PNG and CSV.
+        Precision-recall curves, precision over the Hamming radius, MAP over gamma, MAP over eta, or all of them, as SVG, PNG
+        and CSV.
     format
         Format of the tables on stdout: Markdown, CSV or LaTeX.
     measure
@@ -53,10 +54,17 @@ def report(
     """
     from dcmh.experiments import tables as report
     from dcmh.experiments.tables.render import to_json
+    from dcmh.methods import folder
 
+    if folder.is_model(results):
+        files = _draw_training(results, out or Path("report"))
+        if json:
+            console.result_json({"tables": [], "files": [str(file) for file in files]})
+        console.say(f"Wrote {len(files):,} files into {files[0].parent}.")
+        return
     groups = report.groups(report.read(results))
     tables = report.tables(groups, ties=ties, against_paper=against == "paper", measure=measure)
-    files: list[Path] = []
+    files = []
     if out is not None:
         files += _write_tables(tables, out)
     if figure is not None:
@@ -99,3 +107,14 @@ def _draw(groups: list[Group], figure: str, folder: Path, ties: str) -> list[Pat
         for plot in drawn:
             files += tables.draw(plot, folder)
     return files
+
+
+def _draw_training(model: Path, out: Path) -> list[Path]:
+    from dcmh.errors import DataError
+    from dcmh.experiments import tables
+    from dcmh.methods import folder
+
+    history = folder.read_history(model)
+    if not history:
+        raise DataError(f"{model} has no history: its method does not learn in iterations, so there are no curves.")
+    return tables.draw(tables.training(history), out)

@@ -19,7 +19,7 @@ from dcmh.cli.options import Switch
 from dcmh.errors import DCMHError, ParameterError, QueryError
 
 if TYPE_CHECKING:
-    from dcmh.search import Hit, Hits, SearchIndex
+    from dcmh.search import Hits, SearchIndex
 
 TEXT_WIDTH = 70  # characters of a text in the table
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # first bytes of picture files
@@ -217,11 +217,11 @@ def _answer_lines(index: SearchIndex, image: str | None, **wanted: Any) -> int:
     return 1 if count and failed == count else 0
 
 
-def _file(index: SearchIndex, hit: Hit) -> str:
+def shown_file(index: SearchIndex, path: Path | None, name: str) -> str:
     """The path of an item in its data folder; its name if it has no picture file."""
-    if hit.path is None:
-        return hit.name
-    path, root = Path(hit.path), index.root
+    root = index.root
+    if path is None:
+        return name
     return str(path.relative_to(root) if root is not None and path.is_relative_to(root) else path)
 
 
@@ -235,7 +235,13 @@ def _as_csv(index: SearchIndex, hits: Hits) -> str:
     for hit in hits:
         record = hit.to_json()
         row = [record[name] for name in ("id", "score", "distance", "precision")]
-        row += [" ".join(hit.words), _file(index, hit), record["path"], ";".join(hit.labels), hit.text]
+        row += [
+            " ".join(hit.words),
+            shown_file(index, hit.path, hit.name),
+            record["path"],
+            ";".join(hit.labels),
+            hit.text,
+        ]
         table.writerow(row)
     return text.getvalue().removesuffix("\n")
 
@@ -260,7 +266,7 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
         "score": ["" if hit.score is None else f"{hit.score:.2f}" for hit in hits],
         "distance": [f"{hit.distance:>{len(str(hit.bits))}} / {hit.bits}" for hit in hits],
         "words": [" ".join(hit.words) for hit in hits],
-        "file": [_file(index, hit) for hit in hits],
+        "file": [shown_file(index, hit.path, hit.name) for hit in hits],
         "text": [_shortened(hit.text) for hit in hits],
     }
     shown = {name: column for name, column in columns.items() if name in ("distance", "file") or any(column)}

@@ -75,8 +75,8 @@ def train(
     out = run.out or Path(f"{whole.name or 'data'}.model")
     _check_out(out)
     seed = method.seed or 0
-    keep_apart = keeps_apart(model)
-    split = divide(whole, items.queries, items.train_size, seed, keep_apart=keep_apart)
+    leave_unseen = leaves_unseen(model)
+    split = divide(whole, items.queries, items.train_size, seed, leave_unseen=leave_unseen)
     _build_similarity(model, split)  # refuses what cannot be learned from, before an hour of reading pictures
     began = time.monotonic()
     found = data_source.readable(whole, model._view("image"), device)
@@ -85,7 +85,7 @@ def train(
         console.error("Stopped because of --strict; nothing was trained or written. Repair or remove those files.")
         return 3
     if found.data is not whole:  # some pictures cannot be read
-        split = divide(found.data, items.queries, items.train_size, seed, say=False, keep_apart=keep_apart)
+        split = divide(found.data, items.queries, items.train_size, seed, say=False, leave_unseen=leave_unseen)
     words_of = _vocabularies(split.train)
     console.say(_intention(model, found.data, split, device, words_of))
     _say_cautions(split.train, words_of)
@@ -105,7 +105,7 @@ def train(
     else:
         console.say(report_table.summary(report))
         report_table.say_cautions(report, label_words=bool(words))
-        console.result(report_table.table(report))
+        console.result(console.table(*report.table()))
     text = "" if items.text is None else f" --text {shlex.quote(items.text)}"
     console.say(f"Wrote {out}. Next: dcmh index {shlex.quote(data)} --model {shlex.quote(str(out))}{text}")
     return 0
@@ -118,11 +118,11 @@ def divide(
     seed: int,
     *,
     say: bool = True,
-    keep_apart: bool = True,
+    leave_unseen: bool = True,
 ) -> Split:
     """The split of the data, unless `queries` is given; otherwise a random split.
 
-    Without a training size some items are kept apart, in the database but not trained on, unless `keep_apart` is not set.
+    Without a training size, and with `leave_unseen`, some items of the database are not trained on.
     """
     from dcmh.data import split_given
 
@@ -136,12 +136,12 @@ def divide(
         return split_given(data)
     if queries is None:
         queries = default_queries(len(data))
-    if train_size is None and keep_apart and (apart := default_apart(len(data), queries)):
+    if train_size is None and leave_unseen and (apart := default_unseen(len(data), queries)):
         train_size = len(data) - queries - apart
     return data.split(queries, train_size if isinstance(train_size, int) else None, seed)
 
 
-def keeps_apart(model: Hasher) -> bool:
+def leaves_unseen(model: Hasher) -> bool:
     """Whether some items are kept out of training by default; not with the paper's recipe, which keeps its protocol."""
     return getattr(model, "recipe", None) != "paper"
 
@@ -151,7 +151,7 @@ def default_queries(items: int) -> int:
     return max(1, min(max(50, round(0.05 * items)), 2000, items // 5))
 
 
-def default_apart(items: int, queries: int) -> int:
+def default_unseen(items: int, queries: int) -> int:
     """Database items to keep out of training: as many as `default_queries`; none where these are over a tenth of the rest."""
     apart = default_queries(items)
     return apart if 9 * apart <= items - queries else 0
@@ -256,13 +256,10 @@ def _intention(model: Hasher, data: Dataset, split: Split, device: str, vocabula
     words = [f"{number:,} words" for number in vocabularies]
     labels = [] if data.labels is None else [f"{data.labels.shape[1]:,} labels"]
     what = ", ".join([*data.modalities, *words, *labels])
+    unseen = len(split.database) - len(split.train)
+    apart = f", {unseen:,} of them not trained on, to measure how new items are found" if unseen else ""
     return (
         f"Learning {model.bits}-bit codes with {model.name} on {device} from {len(split.train):,} of {len(data):,} "
         f"items of {data.name or 'the data'} ({what}); {len(split.query):,} held out as queries, "
-        f"{len(split.database):,} in the database{_apart(split)}."
+        f"{len(split.database):,} in the database{apart}."
     )
-
-
-def _apart(split: Split) -> str:
-    apart = len(split.database) - len(split.train)
-    return f", {apart:,} of them not trained on, to measure how new items are found" if apart else ""

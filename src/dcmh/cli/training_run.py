@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
-from dcmh.cli import console, data_source
+from dcmh.cli import console
 from dcmh.errors import BusyError, DeviceError, StorageError, TrainingStopped
 from dcmh.util.locks import locked
 
@@ -75,7 +75,7 @@ def measure_and_save(model: Hasher, split: Split, out: Path, record: Mapping[str
         folder.RUN: json.dumps(run, indent=1, ensure_ascii=False) + "\n",
     }
     if skipped:
-        extra[folder.SKIPPED] = data_source.as_table(skipped)
+        extra[folder.SKIPPED] = folder.skipped_tsv(skipped)
     model.save(out, extra=extra)
     return report
 

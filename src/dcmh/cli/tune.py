@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from dcmh.cli import console, data_source, options
 from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
-from dcmh.cli.train import device_of, divide, keeps_apart, settled, source_of
+from dcmh.cli.train import device_of, divide, leaves_unseen, settled, source_of
 from dcmh.errors import DataError, MissingExtra, ParameterError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TuneOptions:
     """How long to search, and where to write the results."""
 
     budget: str = "10m"
-    """Time for the trials, such as 90s, 10m or 2h. The features of pictures are computed before, and do not count."""
+    """Time for the trials, such as 90s, 10m or 2h. Image features are computed beforehand and do not count."""
     out: Path | None = None
     """The folder for trials, table, curves and tuned.toml. Default: NAME.tune, named after the data."""
     config: Path | None = None
@@ -53,7 +53,7 @@ def tune(
     """Choose gamma, eta, learning rate, training length and dropout on part of the training items, in limited time.
 
     Settings that are given stay fixed, and the queries are not used. The defaults are kept unless other settings are
-    better by more than noise. May be stopped at any time: the same command continues.
+    better by more than noise. Can be stopped at any time; the same command resumes.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def tune(
         )
     loaded = data_source.readable(whole, model._view("image"), device)
     data_source.say_skipped(loaded.skipped)
-    split = divide(loaded.data, items.queries, items.train_size, model.seed, keep_apart=keeps_apart(model))
+    split = divide(loaded.data, items.queries, items.train_size, model.seed, leave_unseen=leaves_unseen(model))
     fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
     share = len(split.train) / len(split.database)
     search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dcmh.data.columns import IMAGE_SUFFIXES, Store, Stored
 from dcmh.data.remote import RemoteFile
 from dcmh.data.values import as_picture, is_missing, is_picture, plain
-from dcmh.errors import DataError, ImageError, MissingExtra
+from dcmh.errors import DataError, ImageError, MissingExtra, needs
 from dcmh.util.formats import parse_json
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -124,10 +124,8 @@ def _is_large(cell: Any) -> bool:
 
 def import_pyarrow() -> Any:
     """The module pyarrow; a MissingExtra where it is not installed."""
-    try:
+    with needs("Parquet and Arrow need pyarrow", "dcmh[tables]"):
         import pyarrow
-    except ImportError as error:
-        raise MissingExtra("Parquet and Arrow need pyarrow.", hint='Install: pip install "dcmh[tables]"') from error
     return pyarrow
 
 
@@ -272,7 +270,7 @@ def _map_arrow(file: Path) -> Any:
 
 @contextlib.contextmanager
 def _intact(file: Path | RemoteFile) -> Iterator[None]:
-    """Whatever Arrow raises on a damaged file as a DataError."""
+    """Turn whatever Arrow raises on a damaged file into a DataError."""
     pa = import_pyarrow()
     try:
         yield

@@ -162,7 +162,9 @@ class _Reader:
             if pieces:
                 columns[role] = _joined(pieces)
         labels = [_class_vector(part["labels"]) for part in read]
-        _check_widths(labels, self.files)
+        if len({part.shape[1:] for part in labels}) > 1:
+            shapes = ", ".join(str(part.shape) for part in labels)
+            raise DataError(f"The parts of {self.files} have different labels: {shapes}.")
         if len(parts) == 1:
             return columns, labels[0], None
         given = [name for (name, _), part in zip(parts, labels, strict=True) for _ in range(len(part))]
@@ -265,12 +267,6 @@ def _class_vector(labels: NDArray[Any]) -> NDArray[Any]:
     if labels.ndim == 2 and 1 in labels.shape:
         return labels.ravel().astype(np.int64)
     return labels
-
-
-def _check_widths(labels: Sequence[NDArray[Any]], files: str) -> None:
-    widths = {part.shape[1:] for part in labels}
-    if len(widths) > 1:
-        raise DataError(f"The parts of {files} have different labels: {', '.join(str(part.shape) for part in labels)}.")
 
 
 def _without_repeats(data: Dataset) -> list[int]:

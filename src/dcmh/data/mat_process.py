@@ -1,4 +1,4 @@
-"""MATLAB files of version 4 to 7.2, read by SciPy in a process of its own: on a damaged file its C code can end the process.
+"""MATLAB files of version 4 to 7.2, read by SciPy in a separate process, since its C code can crash on a damaged file.
 
 The process writes each array, in the type in which it will be used, as a .npy file into a temporary folder. It is mapped
 here, so that a large array is copied once.

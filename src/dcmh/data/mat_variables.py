@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dcmh.data import mat_process
 from dcmh.data.columns import Stored
 from dcmh.data.mat_process import check_sparse, compact
-from dcmh.errors import DataError, DCMHError, ImageError, MissingExtra
+from dcmh.errors import DataError, DCMHError, ImageError, MissingExtra, needs
 from dcmh.util.formats import reason
 
 _BLOCK = 16 << 20  # bytes of a matrix read at a time
@@ -211,10 +211,8 @@ class HDF5Variable:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    try:
+    with needs("Reading MATLAB 7.3 files needs h5py", "dcmh[bench]"):
         import h5py
-    except ImportError as error:
-        raise MissingExtra('Reading MATLAB 7.3 files needs h5py. Install: pip install "dcmh[bench]"') from error
     try:
         with h5py.File(file, "r") as opened:
             yield opened

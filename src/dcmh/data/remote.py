@@ -122,7 +122,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Whatever a file system raises as an error that says what to do."""
+    """Turn whatever a file system raises into an error that says what to do."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Vectors that are there already: .npy, one matrix; .npz, one matrix per modality, and perhaps `labels` and `ids`."""
+"""Existing vectors: .npy, one matrix; .npz, one matrix per modality, and perhaps `labels` and `ids`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -22,6 +22,8 @@ AtRank = dict[int, dict[Ties, float]]  # a measure over the first k ranks, by k 
 FEW_QUERIES, FEW_RELEVANT, FEW_LABELS, FEW_UNSEEN = 50, 5, 5, 50  # fewer than these are pointed out
 WIDE = 0.2  # an interval wider than this is pointed out
 LIKELY = 0.5  # a chance level above this is pointed out
+_COUNTS = ("queries", "database", "without_relevant")
+_RECORDED = ("bits", "queries", "database", "train", "chance", "without_relevant", "k", "relevance", "seen", "labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +64,7 @@ class DirectionReport:
     def to_json(self) -> dict[str, Any]:
         """Numbers, lists and dictionaries; null if a measure is undefined."""
         return {
-            "queries": self.queries,
-            "database": self.database,
-            "chance": self.chance,
-            "without_relevant": self.without_relevant,
+            **{name: getattr(self, name) for name in ("queries", "database", "chance", "without_relevant")},
             "map": dict(self.map),
             "interval": {ties: list(map(_number, bounds)) for ties, bounds in self.interval.items()},
             "map_at": _at_json(self.map_at),
@@ -87,10 +86,8 @@ class DirectionReport:
         """Undo `to_json`."""
         per_query = Curve(*_columns(record["lookup_per_query"]))
         return cls(
-            queries=int(record["queries"]),
-            database=int(record["database"]),
+            **{name: int(record[name]) for name in _COUNTS},
             chance=_real(record["chance"]),
-            without_relevant=int(record["without_relevant"]),
             map={ties: _real(record["map"][ties]) for ties in TIES},
             precision_at={int(k): _real(value) for k, value in record["precision_at"].items()},
             recall_at={int(k): _real(value) for k, value in record["recall_at"].items()},
@@ -137,16 +134,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Numbers, lists and dictionaries; null if a measure is undefined."""
         return {
-            "bits": self.bits,
-            "queries": self.queries,
-            "database": self.database,
-            "train": self.train,
-            "chance": self.chance,
-            "without_relevant": self.without_relevant,
-            "k": self.k,
-            "relevance": self.relevance,
-            "seen": self.seen,
-            "labels": self.labels,
+            **{name: getattr(self, name) for name in _RECORDED},
             "cautions": self.cautions(),
             "unseen": None if self.unseen is None else self.unseen.to_json(),
             **{name: direction.to_json() for name, direction in self.directions.items()},
@@ -157,13 +145,9 @@ class Report:
         """Undo `to_json`."""
         try:
             return cls(
-                bits=int(record["bits"]),
-                queries=int(record["queries"]),
-                database=int(record["database"]),
-                train=int(record["train"]),
+                **{name: int(record[name]) for name in ("bits", *_COUNTS, "train")},
                 chance=_real(record["chance"]),
-                without_relevant=int(record["without_relevant"]),
-                k=None if record["k"] is None else int(record["k"]),
+                k=_whole(record["k"]),
                 relevance=record.get("relevance", "labels"),
                 seen=_whole(record.get("seen")),
                 labels=_whole(record.get("labels")),
@@ -208,25 +192,39 @@ class Report:
             found.append(f"A query has {relevant:.1f} relevant items on average, so that single items decide its MAP.")
         return found
 
-    def _table(self) -> tuple[str, list[str], list[list[object]]]:
-        """A caption, a header and one row per direction."""
-        caption = f"{self.bits} bits, {self.queries:,} queries, {self.database:,} items in the database"
-        ks = sorted({k for direction in self.directions.values() for k in direction.precision_at})[:2]
-        header = ["direction", "MAP", "MAP expected", *(f"P@{k}" for k in ks), "chance"]
-        rows: list[list[object]] = [
-            [name.replace("_to_", " → "), *(each.map[ties] for ties in ("stable", "expected"))]
-            + [each.precision_at.get(k) for k in ks]
-            + [each.chance]
-            for name, each in self.directions.items()
-        ]
-        return caption, header, rows
+    def rows(self) -> Iterator[tuple[str, str, DirectionReport]]:
+        """Each direction as "image → text", what is searched, and the measures: of the whole database, and of unseen items."""
+        for name, direction in self.directions.items():
+            yield arrow(name), f"{direction.database:,} items", direction
+            if self.unseen is not None and name in self.unseen.directions:
+                yield arrow(name), f"{self.unseen[name].database:,} unseen", self.unseen[name]
+
+    def table(self, ties: Sequence[Ties] = ("stable", "expected")) -> tuple[list[str], list[list[object]]]:
+        """A header and rows: MAP for each rule about ties, with the interval for the first of them.
+
+        Where only one item is relevant, recall takes the place of precision.
+        """
+        at = f"@{self.k}" if self.k is not None else ""
+        paired = self.relevance == "pairing"
+        first, *others = ties
+        header = ["direction", "searched", f"MAP{at} {first}", "95 % interval", *(f"MAP{at} {rule}" for rule in others)]
+        rows: list[list[object]] = []
+        for name, searched, each in self.rows():
+            low, high = each.interval.get(first, (math.nan, math.nan))
+            interval = "–" if math.isnan(low) else f"{low:.3f}–{high:.3f}"
+            row = [name, searched, each.map[first], interval, *(each.map[rule] for rule in others)]
+            row.append((each.recall_at if paired else each.precision_at).get(10))
+            rows.append([*row, 10 / each.database if paired else each.chance])
+        return [*header, "R@10" if paired else "P@10", "chance"], rows
+
+    def _caption(self) -> str:
+        return f"{self.bits} bits, {self.queries:,} queries, {self.database:,} items in the database"
 
     def __repr__(self) -> str:
-        caption, header, rows = self._table()
-        return f"{caption}\n{text_table(header, rows)}"
+        return f"{self._caption()}\n{text_table(*self.table())}"
 
     def _repr_html_(self) -> str:
-        return html_table(*self._table())
+        return html_table(self._caption(), *self.table())
 
     def to_frame(self) -> Any:
         """The measures as a pandas DataFrame, one row per direction. Needs pandas."""

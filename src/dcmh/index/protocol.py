@@ -152,7 +152,7 @@ def refuse_repeated(ids: Ids) -> None:
     ordered = np.sort(ids)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
-        raise DataError(f"Id {twice[0]} is given more than once. Give each item an id of its own.")
+        raise DataError(f"Id {twice[0]} is given more than once. Each item needs a unique id.")
 
 
 def refuse_known(ids: Ids) -> None:

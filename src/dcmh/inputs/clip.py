@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import EncoderError, MissingExtra
+from dcmh.errors import EncoderError, needs
 from dcmh.inputs.preprocessing import Preprocessing
 from dcmh.util.arrays import unit
 from dcmh.util.checksums import sha256_of
@@ -27,13 +27,9 @@ class TransformersEncoder:
     batch = 1  # padding to the longest text of a batch, and other sums, would make a vector depend on its batch
 
     def __init__(self, folder: Path, name: str) -> None:
-        try:
+        with needs(f"The encoder {name} needs transformers", "dcmh[clip]"):
             import torch
             import transformers
-        except ImportError as error:
-            raise MissingExtra(
-                f"The encoder {name} needs transformers.", hint='Install: pip install "dcmh[clip]"'
-            ) from error
         self.preprocessing = Preprocessing.read(folder)
         self.framing = self.preprocessing.framing
         options: dict[str, Any] = {"local_files_only": True}

@@ -90,7 +90,7 @@ def register(name: str, encoder: Any) -> None:
     """
     if name in NAMES or ":" in name:
         raise ParameterError(
-            f"An encoder cannot be registered as {name!r}.", hint="Choose a name of its own, without a colon."
+            f"An encoder cannot be registered as {name!r}.", hint="Choose a unique name without a colon."
         )
     _registered[name] = Plugin(name, encoder)
 
@@ -157,14 +157,11 @@ def _opened(name: str) -> Encoder:
     for point in entry_points(group=GROUP):
         if point.name == kind:
             return cast(Encoder, Plugin(name, cast(Callable[[str], Any], point.load())(argument)))
+    others = sorted({point.name for point in entry_points(group=GROUP)} | set(_registered))
+    available = ", ".join([*NAMES, "transformers:FOLDER", "onnx:FOLDER", *others])
     raise ParameterError(
-        f"No encoder {name!r}. Available: {', '.join(_available())}, or a folder with model.onnx and tokenizer.json."
+        f"No encoder {name!r}. Available: {available}, or a folder with model.onnx and tokenizer.json."
     )
-
-
-def _available() -> list[str]:
-    others = {point.name for point in entry_points(group=GROUP)} | set(_registered)
-    return [*NAMES, "transformers:FOLDER", "onnx:FOLDER", *sorted(others)]
 
 
 def _place(kind: str, argument: str) -> tuple[Path, str]:

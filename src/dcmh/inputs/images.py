@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from dcmh.errors import ImageError, ParameterError
+
+if TYPE_CHECKING:
+    from dcmh.data.columns import Images
 
 # Pillow reads more, some of which run programs
 FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
@@ -66,16 +69,6 @@ class Framing(NamedTuple):
     def of(cls, size: int | Framing) -> Framing:
         """A framing, or the default one of a size."""
         return size if isinstance(size, Framing) else cls(size)
-
-
-class Pictures(Protocol):
-    """The part of a column of images that `unreadable` uses."""
-
-    def __len__(self) -> int: ...
-
-    def source(self, row: int) -> Source | None:
-        """One picture; None if missing."""
-        ...
 
 
 def decode(source: Source, size: int | Framing) -> NDArray[np.uint8]:
@@ -194,7 +187,7 @@ def date_taken(path: str | Path) -> datetime | None:
 
 
 def unreadable(
-    images: Pictures, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
+    images: Images, *, workers: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[tuple[int, str]]:
     """Decode every picture once; returns the rows that fail, each with its reason. Missing pictures are not failures.
 
@@ -393,7 +386,8 @@ def _reason(error: Exception, source: str | Path | bytes | Image.Image) -> str:
         case UnidentifiedImageError():
             return _not_an_image(source)
     if "truncated" in str(error).lower() and not isinstance(source, Image.Image):
-        return f"truncated after {_format_bytes(_byte_count(source))}"
+        count = _byte_count(source)
+        return f"truncated after {f'{count} bytes' if count < 1000 else f'{count / 1000:,.0f} kB'}"
     return f"damaged ({str(error) or type(error).__name__})"
 
 
@@ -414,7 +408,3 @@ def _is_heic(source: str | Path | bytes) -> bool:
         with open(source, "rb") as file:
             head = file.read(12)
     return head[4:8] == b"ftyp" and head[8:11] in HEIC_BRANDS
-
-
-def _format_bytes(count: int) -> str:
-    return f"{count} bytes" if count < 1000 else f"{count / 1000:,.0f} kB"

@@ -1,4 +1,4 @@
-"""Pictures of strangers are decoded in processes of their own, which are ended when one takes too long or too much memory."""
+"""Untrusted pictures are decoded in separate processes, which are killed when one takes too long or too much memory."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def encode(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
     missing = [text for text in distinct if text not in known]
     if len(missing) >= KEPT:
         store = VectorStore("sentences", f"{encoder.name.rpartition(os.sep)[2]}-{encoder.sha256[:16]}")
-        keys = {text: _key(text) for text in missing}
+        encoded = ((text, text.encode("utf-8", "surrogatepass")) for text in missing)
+        keys = {text: hashlib.blake2b(data, digest_size=16).digest() for text, data in encoded}
         kept: dict[bytes, NDArray[np.float32]] = {}
         with contextlib.suppress(DataError):  # it is only a cache
             kept = store.get(list(keys.values()))
@@ -60,7 +61,3 @@ def _encode(texts: Sequence[str], encoder: TextEncoder) -> Iterator[NDArray[np.f
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "dcmh-sentences") as pool:
             for vectors in pool.map(encoder.encode_texts, batches):
                 yield from vectors
-
-
-def _key(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import Images
-from dcmh.errors import DataError, ImageError, MissingExtra, NotFittedError, ParameterError
+from dcmh.errors import DataError, ImageError, NotFittedError, ParameterError, needs
 from dcmh.inputs import images
 from dcmh.inputs.decoding import unreadable
 from dcmh.inputs.features import content_hashes
@@ -146,10 +146,8 @@ def _descriptors(column: Images, rows: list[int], progress: Progress | None) -> 
     """SIFT descriptors (key points, 128) of pictures, in order; computed in threads."""
     if not rows:
         return
-    try:
+    with needs("SIFT features need OpenCV", "dcmh[bench]"):
         import cv2
-    except ImportError as error:
-        raise MissingExtra('SIFT features need OpenCV. Install: pip install "dcmh[bench]"') from error
 
     def describe(row: int) -> Floats:
         try:

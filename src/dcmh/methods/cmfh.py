@@ -45,8 +45,8 @@ class CMFH(LinearHasher):
     gamma
         Weight of the squared norms.
     iterations, tolerance
-        Stop after so many iterations, or when the objective falls by less than this share of itself. The released code
-        stops after 25 iterations, far from the minimum.
+        Maximum number of iterations; training stops earlier once the objective falls by less than this share of itself. The
+        released code stops after 25 iterations, far from the minimum.
     """
 
     uses_labels: ClassVar[bool] = False

@@ -64,7 +64,7 @@ class CMSSH(LinearHasher):
 
 @dataclass
 class _Pairs:
-    """Rows a in the first view and b in the second, s = +1 or -1, and weights w, all (pairs,); of so many items."""
+    """Rows a in the first view and b in the second, s = +1 or -1, and weights w, all (pairs,); the numbers of items."""
 
     a: NDArray[np.intp]
     b: NDArray[np.intp]

@@ -11,18 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.dataset import Dataset
-from dcmh.errors import MissingExtra
+from dcmh.errors import needs
 from dcmh.methods.base import Hasher
 from dcmh.methods.dcmh import DCMH
 
-try:
+with needs("HashTransformer needs scikit-learn 1.6 or later", "scikit-learn"):
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
-    raise MissingExtra(
-        "HashTransformer needs scikit-learn 1.6 or later.", hint="Install: pip install scikit-learn"
-    ) from error
 
 
 class HashTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

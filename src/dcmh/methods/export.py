@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcmh.errors import MissingExtra, ModelError
+from dcmh.errors import ModelError, needs
 from dcmh.methods import folder as model_folder
 from dcmh.methods import load
 from dcmh.util import checksums
@@ -77,13 +77,9 @@ def write_onnx(model: Hasher, modality: str, file: Path) -> None:
         )
     import torch
 
-    try:
+    with needs("The export to ONNX needs onnx and onnxscript", "dcmh[onnx]"):
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            "The export to ONNX needs onnx and onnxscript.", hint='Install: pip install "dcmh[onnx]"'
-        ) from error
     network, example, name = _network(model, modality)
     with _quiet():
         torch.onnx.export(
@@ -227,7 +223,7 @@ def _licences(record: Mapping[str, Any]) -> str:
     for name in dict.fromkeys(filter(None, used)):
         package = _PACKAGES.get(name)
         if package is None:
-            lines.append(f"- {_public(name)}: ask whoever gave you its weights")
+            lines.append(f"- {_public(name)}: ask the provider of its weights")
             continue
         try:
             about = metadata(package).json

@@ -108,6 +108,12 @@ def read_weights(folder: Path) -> dict[str, NDArray[Any]]:
     return dict(weights)
 
 
+def skipped_tsv(skipped: Sequence[tuple[str, str]]) -> str:
+    """The text of skipped.tsv: files and reasons."""
+    clean = [[" ".join(cell.split()) for cell in row] for row in [("file", "reason"), *skipped]]
+    return "".join("\t".join(row) + "\n" for row in clean)
+
+
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """The records of history.jsonl, one per iteration."""
     path = folder / HISTORY

@@ -44,7 +44,7 @@ class MLBE(TwoViewHasher):
     landmarks
         How many training items to learn from, at random; time and memory grow with the square.
     sweeps
-        At most so many passes over all blocks.
+        Maximum number of passes over all blocks.
     """
 
     def __init__(self, bits: int = 64, *, landmarks: int = 300, sweeps: int = 30, seed: int = 0) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dcmh.errors import MissingExtra, ModelError
+from dcmh.errors import ModelError, needs
 from dcmh.networks.cnnf_layers import ConvWithoutBias, FirstConv, FullyConnected, bias_relu, max_pool, relu_lrn
 
 SIZE = 224
@@ -104,10 +104,8 @@ def _mean_image(mean: NDArray[Any], path: Path) -> Tensor:
 
 def _read(path: Path) -> tuple[dict[str, tuple[NDArray[Any], NDArray[Any]]], NDArray[Any]]:
     """Kernels and biases by layer name, and the mean image; both layouts of the file."""
-    try:
+    with needs("Reading CNN-F weights needs SciPy", "dcmh[bench]"):
         from scipy.io import loadmat
-    except ImportError as error:
-        raise MissingExtra('Reading CNN-F weights needs SciPy. Install: pip install "dcmh[bench]"') from error
     if not Path(path).is_file():
         raise ModelError(f"There is no file {path}. Give MatConvNet's imagenet-vgg-f.mat with --weights.")
     try:

@@ -1,14 +1,18 @@
 """How often hits like this one were relevant: precision by score, measured on items that the model did not learn from.
 
-`measure` lets held-out items search each other through the whole pipeline, and notes for every hit its score and whether it was
-relevant. Queries of different kinds are kept apart: a word (the name of a label; relevant is what carries it), a sentence and a
-picture (those of held-out items; relevant is what shares a label with them). So are hits whose text holds a word of the query,
-those whose text holds none, and those without a text; and the first ten hits and later ones, as a score that is good for the
-first place of one query may be the fortieth of another. Within each, precision is the monotone curve of least squares over the
-score less BEST times the best fine score of the query, since uncommon words score lower throughout. All of it is measured on
-all held-out items, on every second, every fourth and so on: hits with equal scores and places are better in a larger collection,
-and a search takes the curves of the sizes next to its own. A query whose best fine score is lower than that of nearly all
-measured ones has no measured precision: what it asks for may not be there at all. Nor have hits after the fiftieth.
+`measure` lets held-out items search each other through the whole pipeline, and records the score of every hit and whether it is
+relevant. Separate curves are kept for:
+
+- the kind of query: a word (the name of a label; relevant is what carries it), a sentence or a picture (of held-out items;
+  relevant is what shares a label with them);
+- hits whose text contains a word of the query, hits whose text contains none, and hits without a text;
+- the first ten hits and later ones, since a score that is good for the first place of one query may be the fortieth of another.
+
+Within each, precision is the monotone least-squares curve over the score less BEST times the best fine score of the query, since
+uncommon words score lower throughout. Everything is measured on all held-out items, on every second, every fourth and so on: hits
+of equal score and rank are better in a larger collection, and a search takes the curves of the sizes next to its own. A query
+whose best fine score is lower than that of nearly all measured ones has no measured precision, since what it asks for may not be
+there at all. Neither have hits after the fiftieth.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def check_root(place: str, noted: Sequence[Path], root: Path | None) -> None:
     raise DataError(
         f"{place} is an index of {existing[0]}, and {root} is another folder.",
         hint=f"To add photos, put them into {existing[0]} and "
-        "index that again; for an index of their own choose another --out; to replace the collection add --rebuild.",
+        "index that again; to index them separately, choose another --out; to replace the collection add --rebuild.",
     )
 
 

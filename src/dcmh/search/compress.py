@@ -1,4 +1,4 @@
-"""Codes for vectors that are there already: a linear hash function by DCMH's objective, and what it loses, measured."""
+"""Codes for existing vectors: a linear hash function learned with DCMH's objective, with its loss of recall measured."""
 
 from __future__ import annotations
 

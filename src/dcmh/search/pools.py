@@ -33,7 +33,9 @@ def open_pool(*, workers: int = 1, ray: str | None = None) -> Pool:
     if workers < 1:
         raise ParameterError(f"--workers must be at least 1, not {workers}.")
     if ray is not None and workers > 1:
-        raise ParameterError("--workers and --ray exclude one another.", hint="Ray decides how many actors there are.")
+        raise ParameterError(
+            "--workers and --ray are mutually exclusive.", hint="Ray decides how many actors there are."
+        )
     return RayPool(ray) if ray is not None else Processes(workers) if workers > 1 else ThisProcess()
 
 

@@ -210,7 +210,7 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
     """A query of words, with known words suggested for unknown ones, unless `suggest` is not set."""
     modality = modality or encoders.text
     if modality is None:
-        raise QueryError("The model of this index knows no words.", hint="Ask with a picture.")
+        raise QueryError("The model of this index knows no words.", hint="Search with a picture.")
     if not isinstance(text, str):
         raise QueryError(f"The words to search for must be a text, not {type(text).__name__}.")
     if len(text) > LONGEST_QUERY:
@@ -246,7 +246,7 @@ def ask_picture(encoders: Encoders, image: Any, modality: str | None = None) -> 
     """A query of a picture: a path, the bytes of a file, a PIL image, or a uint8 array."""
     modality = modality or encoders.picture
     if modality is None:
-        raise QueryError("The model of this index takes no pictures.", hint="Ask with words.")
+        raise QueryError("The model of this index takes no pictures.", hint="Search with words.")
     if not isinstance(image, str | Path | bytes | bytearray | memoryview | np.ndarray) and not is_pil_image(image):
         raise QueryError(
             f"The picture to search for is of type {type(image).__name__}.",
@@ -268,7 +268,7 @@ def ask_vector(encoders: Encoders, vector: Any, modality: str | None = None) -> 
     """A query of a vector: the path of a .npy file, or numbers."""
     names = [name for name in encoders.modalities if encoders.kind(name) == "vector"]
     if modality is None and not names:
-        raise QueryError("The model of this index takes no vectors.", hint="Ask with words or a picture.")
+        raise QueryError("The model of this index takes no vectors.", hint="Search with words or a picture.")
     if modality is None and len(names) > 1:
         raise QueryError(
             "The model of this index has several kinds of vectors.", hint=f"Say which: {', '.join(names)}."
@@ -316,7 +316,7 @@ def _checked(encoders: Encoders, modality: str | None, kind: str) -> str | None:
     if encoders.kind(modality) != kind:
         raise QueryError(
             f"The model's {modality} holds {encoders.kind(modality)}s, the query is a {kind}.",
-            hint=f"Ask with a modality that holds {kind}s.",
+            hint=f"Search with a modality that holds {kind}s.",
         )
     return modality
 
@@ -339,7 +339,7 @@ def _unknown(
         return UnknownWords(
             f"The text encoder {name} cannot read any part of '{shown}'"
             + (", and no item's text contains it." if texts_searched else "."),
-            hint="Ask in words of a language that it knows.",
+            hint="Use words of a language that it knows.",
         )
     close = tuple(dict.fromkeys(word for known in nearest.values() for word in known))[:5]
     message = f"No word of '{shown}' is in the model's vocabulary ({len(words.bag):,} words)"

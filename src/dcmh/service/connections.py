@@ -1,4 +1,4 @@
-"""Connections: a limit on their number and on the time that each may wait, so that silent clients shut nobody out."""
+"""Connections: a limit on their number and on the time that each may wait, so that silent clients cannot lock others out."""
 
 from __future__ import annotations
 

@@ -9,10 +9,13 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dcmh.service.problems import Problem, busy
 from dcmh.service.settings import Settings
+
+if TYPE_CHECKING:
+    from dcmh.service.connections import LimitedProtocol
 
 Result = TypeVar("Result")
 
@@ -53,16 +56,6 @@ class RateLimiter:
             )
 
 
-class Connection(Protocol):
-    """An open connection, as `Connections` needs it."""
-
-    address: str
-    cycle: Any
-
-    def drop(self) -> None:
-        """Close the connection at once."""
-
-
 def capacity(settings: Settings) -> int:
     """How many connections a worker holds: the setting, or what its file descriptors allow."""
     limit = settings.connections
@@ -82,7 +75,7 @@ class Connections:
         self.capacity = capacity(settings)
         self.header_seconds = settings.header_seconds
         self.count = 0
-        self.waiting: dict[Connection, None] = {}
+        self.waiting: dict[LimitedProtocol, None] = {}
 
     def make_room(self) -> bool:
         """Close a waiting connection where there are too many; False where all of them are at work.

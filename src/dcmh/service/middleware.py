@@ -85,7 +85,7 @@ class _RequestCycle:
             self._record()
 
     async def _kept_answer(self) -> bytes | None:
-        """The answer to the same search before, if the index has not changed since."""
+        """The cached response of the same search, if the index has not changed since."""
         scope = self.scope
         if scope["method"] != "GET" or scope["path"].removeprefix(scope.get("root_path", "")) != SEARCH:
             return None

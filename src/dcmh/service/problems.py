@@ -87,10 +87,10 @@ def explain(error: DCMHError) -> Problem | None:
     if isinstance(error, BusyError):
         return busy("Another process is writing the index.", 2)
     if isinstance(error, StorageError):  # without paths, which are for the log
-        hint = "Nothing was changed. Whoever runs the server must see to its disk."
+        hint = "Nothing was changed. The operator of the server must check its disk."
         if error.state == "full":
             return Problem(507, "The disk of the server is full.", hint)
-        title = "The index is read-only." if error.state == "read-only" else "The disk of the server fails."
+        title = "The index is read-only." if error.state == "read-only" else "The disk of the server is failing."
         return Problem(503, title, hint, kind=f"disk-{error.state}")
     return None
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dcmh.errors import MissingExtra, ParameterError
+from dcmh.errors import ParameterError, needs
 from dcmh.service.settings import INDEX, SHARED_METRICS, Settings
 
 SHUTDOWN_SECONDS = 10  # for running requests to finish
@@ -26,10 +26,8 @@ class Ready(NamedTuple):
 
 def prepare(index: str, settings: Settings, workers: int) -> Ready:
     """Open the index, so that errors surface before the server runs."""
-    try:
+    with needs("dcmh serve needs FastAPI", "dcmh[serve]"):
         import uvicorn
-    except ImportError as error:
-        raise MissingExtra('dcmh serve needs FastAPI. Install: pip install "dcmh[serve]"') from error
     settings.token_digest()
     ready = _in_process(uvicorn, index, settings) if workers == 1 else _with_workers(uvicorn, index, settings, workers)
     if hasattr(signal, "SIGHUP"):

@@ -50,9 +50,9 @@ class Settings:
     preload: bool = False
     """Load the image network in the background after the start. Otherwise the first picture loads it."""
     thumbnail_bytes: int = 32_000_000
-    """Size of the thumbnail cache in memory."""
+    """Size of the in-memory cache of thumbnails."""
     answer_bytes: int = 16_000_000
-    """Size of the cache of answers to recent queries in memory."""
+    """Size of the in-memory cache of search responses."""
     check_seconds: float = 1.0
     """Interval between checks for changes of the index."""
     access_log: str | None = "-"

@@ -78,7 +78,7 @@ def _open_plain(path: str, flags: int) -> int:
 
 
 class ByteCache:
-    """The most recently used thumbnails or answers, up to a number of bytes. Thread-safe."""
+    """An LRU cache of thumbnails or responses, limited by their size in bytes. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -87,7 +87,7 @@ class ByteCache:
         self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
-        """What is kept under a key, or None."""
+        """The cached bytes of a key, or None."""
         with self._lock:
             kept = self._cache.get(key)
             if kept is not None:
@@ -95,7 +95,7 @@ class ByteCache:
             return kept
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep some bytes; the least recently used ones go."""
+        """Cache some bytes; the least recently used entries are evicted."""
         with self._lock:
             self.bytes += len(value) - len(self._cache.pop(key, b""))
             self._cache[key] = value

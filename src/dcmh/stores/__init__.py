@@ -58,7 +58,7 @@ def build_store(
         address = parse(where)
         if upgrade:
             raise ParameterError(
-                "A collection on a server cannot be upgraded in its place.",
+                "A collection on a server cannot be upgraded in place.",
                 hint=f"Index the data with the new model into another collection beside {address}, then use that one.",
             )
         return _engine(address).building(address, model, rebuild=rebuild, report=report, codes=codes)

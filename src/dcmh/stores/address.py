@@ -155,7 +155,7 @@ def _options(parts: SplitResult, engine: str, text: str) -> dict[str, str]:
     _check("effort", options, lambda value: value.isdigit() and int(value) > 0, "it is a whole number of at least 1")
     _check("sslmode", options, lambda value: value in SSLMODES, f"it can be {', '.join(SSLMODES)}")
     _check("port", options, str.isdigit, "it is a number")
-    _check("patience", options, _is_seconds, "it is a number of seconds")
+    _check("patience", options, re.compile(r"\d+(\.\d+)?").fullmatch, "it is a number of seconds")
     _check("consistency", options, lambda value: value in CONSISTENCY, f"it can be {', '.join(CONSISTENCY)}")
     _check("tls", options, lambda value: value in ("true", "false"), "it is true or false")
     return options
@@ -185,10 +185,6 @@ def _named(parts: SplitResult, engine: str, options: dict[str, str], text: str) 
 def _check(name: str, options: dict[str, str], holds: object, rule: str) -> None:
     if name in options and not holds(options[name]):  # type: ignore[operator]
         raise ParameterError(f"{name}={options[name]} is not valid: {rule}.")
-
-
-def _is_seconds(value: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d+)?", value) is not None
 
 
 def _example(engine: str) -> str:

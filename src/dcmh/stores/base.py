@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,14 +36,7 @@ UPLOADED_FILE = re.compile(r"[0-9a-f]{32}\.(?:jpg|png|webp|gif|bmp|tiff|avif|hei
 COLUMNS = "columns"  # key in `about`: the extra columns of the data, as a JSON list
 
 Scalar = str | int | float
-OPERATORS = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 _CONDITION = re.compile(
     r"\s*(?P<column>[^=!<>]*[^=!<>\s])\s*(?P<operator>!=|<=|>=|=|<|>)(?P<value>[^=<>].*)", re.DOTALL
 )
@@ -74,7 +66,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on an extra column. A number is compared with numbers, a text with texts."""
+    """A condition on an extra column, which an item without the column never meets.
+
+    A number is compared with numbers, a text with texts; of different kinds, they are only known to differ.
+    """
 
     column: str
     operator: str
@@ -90,15 +85,6 @@ class Condition:
                 f"Not a condition: {text!r}.", hint=f"Write COLUMN {' '.join(OPERATORS)} VALUE, such as 'rating >= 4'."
             )
         return cls(found["column"], found["operator"], value)
-
-    def holds(self, item: Item) -> bool:
-        """Whether an item meets it. An item without the column does not."""
-        cell = item.extra.get(self.column)
-        if cell is None:
-            return False
-        if isinstance(cell, str) != isinstance(self.value, str):
-            return self.operator == "!="
-        return bool(OPERATORS[self.operator](cell, self.value))
 
 
 @dataclass(frozen=True)
@@ -156,17 +142,6 @@ class Filter:
     def prefix(self) -> str | None:
         """What the paths of items in the folder begin with."""
         return None if not self.folder or self.folder == "." else f"{self.folder.rstrip('/')}/"
-
-    def passes(self, item: Item) -> bool:
-        """Whether an item may be a hit."""
-        first, end = self.taken
-        return (
-            (not self.labels or not set(self.labels).isdisjoint(item.labels))
-            and (self.prefix is None or (item.path or "").startswith(self.prefix))
-            and (first is None or (item.taken is not None and item.taken >= first))
-            and (end is None or (item.taken is not None and item.taken < end))
-            and all(condition.holds(item) for condition in self.conditions)
-        )
 
     def to_json(self) -> dict[str, Any]:
         """What is given, as a record for JSON."""
@@ -383,13 +358,7 @@ class Store(Protocol):
         """
 
 
-SomeStore = TypeVar("SomeStore", bound="Closable")
-
-
-class Closable(Protocol):
-    """Anything with a `close` method."""
-
-    def close(self) -> None: ...
+SomeStore = TypeVar("SomeStore", bound=Store)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import threading
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +15,8 @@ from dcmh.errors import ModelError
 from dcmh.index.fine import FineIndex
 from dcmh.stores.base import EVERYTHING, Ids, Scores
 
-
-class Source(Protocol):
-    """The store that the vectors are fetched from."""
-
-    @property
-    def dimensions(self) -> int: ...
-
-    @property
-    def generation(self) -> int: ...
-
-    def fine(self, modality: str) -> tuple[Ids, NDArray[np.int8]]: ...
-
-    def fine_of(self, modality: str, ids: list[int]) -> dict[int, bytes]: ...
+if TYPE_CHECKING:
+    from dcmh.stores.server import ServerStore
 
 
 class FetchedVectors:
@@ -37,7 +26,7 @@ class FetchedVectors:
     of a larger collection only those of candidates are fetched, for each search.
     """
 
-    def __init__(self, store: Source, modality: str, count: int, generation: int, folder: Path) -> None:
+    def __init__(self, store: ServerStore, modality: str, count: int, generation: int, folder: Path) -> None:
         self.store = store
         self.modality = modality
         self.count = count

@@ -230,7 +230,7 @@ class ServerStore(ABC):
         self._made = self._made or about["made"]
 
     def restore(self) -> None:
-        """Files on this machine are only a cache, and are checked and fetched again by whoever reads them."""
+        """Files on this machine are only a cache, and are checked, and fetched again, when they are read."""
         self.read()
 
     def settle(self, skipped: Sequence[tuple[str, str]] | None = None) -> None:

@@ -19,8 +19,8 @@ ROWS = LARGEST - 2 * GUARD  # of them are those of x
 class OneThread:
     """A context that may be entered by several threads at once: the last one to leave restores what the first one found.
 
-    The setting belongs to the process. All code of dcmh that changes it does so here, so that nobody restores two threads
-    while somebody else still relies on one: the last digits of a product depend on their number.
+    The setting belongs to the process. All code of dcmh that changes it does so here, so that one caller does not restore two
+    threads while another still relies on one: the last digits of a product depend on their number.
     """
 
     def __init__(self) -> None:

@@ -117,8 +117,9 @@ class VectorStore:
 
 
 class BackgroundWriter:
-    """Puts vectors into caches in a thread of its own, all that come together within PAUSE seconds: nobody waits for the disk,
-    and few transactions cost a third of many.
+    """Writes vectors to caches in a background thread, in batches: callers do not wait for the disk.
+
+    A batch is all that arrives within PAUSE seconds, since few transactions cost a third of many.
 
     An error of writing is raised by a later `put`, or by `flush`.
     """

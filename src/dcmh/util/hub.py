@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dcmh.errors import MissingExtra, ModelError
+from dcmh.errors import ModelError, needs
 
 PREFIX = "hf://"
 
 
 def download(address: str) -> Path:
     """The folder of an address, in the hub's cache on this machine."""
-    try:
+    with needs("Models of the Hugging Face hub need huggingface_hub", "huggingface_hub"):
         import huggingface_hub
-    except ImportError as error:
-        raise MissingExtra(
-            "Models of the Hugging Face hub need huggingface_hub.", hint="Install: pip install huggingface_hub"
-        ) from error
     name, _, revision = address.removeprefix(PREFIX).strip("/").partition("@")
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision or None))

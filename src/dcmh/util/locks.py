@@ -26,7 +26,7 @@ def locked(file: Path, *, wait: float = 0.0) -> Iterator[bool]:
             yield False
             return
         try:
-            if os.fstat(opened.fileno()).st_nlink == 0:  # FileLock made the folder again, which somebody had removed
+            if os.fstat(opened.fileno()).st_nlink == 0:  # FileLock recreated the folder, which had been removed
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
             yield True
         finally:

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
-ASKING = 10.0  # seconds: somebody waits for an answer
+ASKING = 10.0  # seconds: a user is waiting
 LOADING = 180.0  # seconds: Milvus takes a minute to come back after a crash
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dcmh.errors import MissingExtra
+from dcmh.errors import needs
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a file name may hold them: they would break a table, or a terminal
 
@@ -61,8 +61,6 @@ def data_frame(
     rows: Sequence[Mapping[str, Any]], *, index: Sequence[object] | None = None, name: str | None = None
 ) -> Any:
     """Records as a pandas DataFrame, under these names of the rows and of their column."""
-    try:
+    with needs("to_frame needs pandas", "pandas"):
         import pandas
-    except ImportError as error:
-        raise MissingExtra("to_frame needs pandas.", hint="Install: pip install pandas") from error
     return pandas.DataFrame(list(rows), index=None if index is None else pandas.Index(index, name=name))

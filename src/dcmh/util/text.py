@@ -237,11 +237,6 @@ class BagOfWords:
             np.add.at(vectors, (rows, columns), 1)
         return vectors
 
-    def fit_transform(self, texts: Iterable[str | None]) -> NDArray[np.float32]:
-        """Learn the vocabulary of the texts and return their vectors."""
-        texts = list(_checked(texts))
-        return self.fit(texts).transform(texts)
-
     def used_and_ignored(self, text: str) -> tuple[list[str], list[str]]:
         """The words of a text that are in the vocabulary, and those that are not; each once, in order."""
         index = self._known()

@@ -29,7 +29,7 @@ def test_the_seed_decides():
 def test_labels_can_be_learned_from_either_side():
     data = toy(450, seed=3)
     pixels = np.stack(data.image.values).reshape(450, -1) / 255
-    words = BagOfWords().fit_transform(data.text.values)
+    words = BagOfWords().fit(data.text.values).transform(data.text.values)
     for view in (pixels, words):
         x, known = np.c_[view, np.ones(450)], data.labels[:300].astype(float)
         weights = np.linalg.solve(x[:300].T @ x[:300] + 10 * np.eye(x.shape[1]), x[:300].T @ known)

@@ -146,7 +146,7 @@ def _nuswide(name: str, folder: Path) -> Iterator[Finding]:
         ("tags", files.tags, "NUS_WID_Tags/AllTags1k.txt, or Train_Tags1k.dat and Test_Tags1k.dat", "missing"),
         ("visual words", files.bags, "BoW_int.dat, which only the hand-crafted features need", "optional"),
     ):
-        where = "" if table is None else " and ".join(files.release.describe(path) for path in table.paths)
+        where = "" if table is None else " and ".join(files.release.describe(path) for path in table)
         yield Finding(what, "ok" if table else state, where or missing)  # type: ignore[arg-type]
     if files.images is None:
         yield Finding("alignment", "unknown", "not checked: the list of photos is missing")

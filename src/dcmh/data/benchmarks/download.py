@@ -20,7 +20,7 @@ from typing import Any
 from dcmh import __version__
 from dcmh.data.benchmarks.release import BROKEN
 from dcmh.data.benchmarks.sources import SOURCES, Archive
-from dcmh.errors import DataError, MissingExtra
+from dcmh.errors import DataError, needs
 from dcmh.util.atomic import write_text
 from dcmh.util.formats import read_json, readable
 
@@ -116,11 +116,9 @@ def _download(
     progress: Callable[[str], Progress],
 ) -> str:
     """Try the mirrors in order; returns the address that had the file."""
-    try:
+    with needs("Downloads need pooch", "dcmh[bench]"):
         import pooch
         import requests
-    except ImportError as error:
-        raise MissingExtra('Downloads need pooch. Install: pip install "dcmh[bench]"') from error
     pooch.get_logger().setLevel("ERROR")
     _check_space(target.parent, archive.size or 0, archive.name)
     known = f"md5:{archive.md5}" if archive.md5 else f"sha256:{earlier['sha256']}" if earlier else None

@@ -43,11 +43,7 @@ ALL_CONCEPTS = tuple(_CONCEPTS.split())
 _ZIPS = re.compile(r"(Groundtruth|NUS_WID_Tags|ImageList|ConceptsList|NUS-WIDE)\.zip", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Table:
-    """The files of a table of all photos: one, or one of the training photos and one of the test photos."""
-
-    paths: tuple[str, ...]
+Table = tuple[str, ...]  # the files of a table of all photos: one, or those of the training and of the test photos
 
 
 @dataclass(frozen=True)
@@ -76,8 +72,8 @@ class Files:
         if self.images is None:
             missing.append("the list of photos (ImageList/Imagelist.txt)")
         for table in (self.tags, self.bags):
-            if table is not None and len(table.paths) == 2 and not (self.train and self.test):
-                missing.append(f"TrainImagelist.txt and TestImagelist.txt, which {Path(table.paths[0]).name} needs")
+            if table is not None and len(table) == 2 and not (self.train and self.test):
+                missing.append(f"TrainImagelist.txt and TestImagelist.txt, which {Path(table[0]).name} needs")
         return list(dict.fromkeys(missing))
 
 
@@ -88,9 +84,9 @@ def find(folder: Path) -> Files:
 
     def whole_or_parts(whole: str, train: str, test: str) -> Table | None:
         if (path := named(whole)) is not None:
-            return Table((path,))
+            return (path,)
         parts = named(train), named(test)
-        return Table((parts[0], parts[1])) if parts[0] is not None and parts[1] is not None else None
+        return (parts[0], parts[1]) if parts[0] is not None and parts[1] is not None else None
 
     labels = {concept: path for concept in ALL_CONCEPTS if (path := named(f"Labels_{concept}.txt")) is not None}
     return Files(
@@ -182,13 +178,13 @@ def table(
 ) -> NDArray[np.uint8] | NDArray[np.int32]:
     """The kept rows of a table, in the order of Imagelist.txt, shape (kept, width)."""
     assert where is not None
-    if len(where.paths) == 1:
-        return _read(files.release, where.paths[0], width, keep=keep)
+    if len(where) == 1:
+        return _read(files.release, where[0], width, keep=keep)
     row_of = {photo: row for row, photo in enumerate(listed)}
     position_of = np.cumsum(keep) - 1
     whole: NDArray[np.uint8] | NDArray[np.int32] | None = None
     filled = np.zeros(int(keep.sum()), bool)
-    for path, names in zip(where.paths, (files.train, files.test), strict=True):
+    for path, names in zip(where, (files.train, files.test), strict=True):
         photos = photo_names(files, names)
         rows = np.array([row_of.get(photo, -1) for photo in photos])
         if (rows < 0).any():
@@ -202,7 +198,7 @@ def table(
     assert whole is not None
     if not filled.all():
         raise DataError(
-            f"{' and '.join(where.paths)} have no row for {int((~filled).sum()):,} photos. Get NUS_WID_Tags.zip and "
+            f"{' and '.join(where)} have no row for {int((~filled).sum()):,} photos. Get NUS_WID_Tags.zip and "
             "ImageList.zip again: they must be of the same release."
         )
     return whole

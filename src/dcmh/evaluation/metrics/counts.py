@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from dcmh.codes import MAX_BITS, check_bits
 from dcmh.errors import DataError
 from dcmh.evaluation.metrics.ties import Ties, average_precision_of, found_of
+
+if TYPE_CHECKING:
+    from dcmh.evaluation.report import DirectionReport
 
 BLOCK = 1 << 22  # pairs processed at a time: a few tens of megabytes
 
@@ -162,20 +165,6 @@ def check_relevant(relevant: NDArray[Any]) -> None:
 # -- hash lookup --------------------------------------------------------------------------------------------------
 
 
-class ByDistance(Protocol):
-    """Anything with counts of points and relevant points per distance, shape (..., bits + 1)."""
-
-    @property
-    def points(self) -> NDArray[Any]:
-        """All points."""
-        ...
-
-    @property
-    def relevant(self) -> NDArray[Any]:
-        """Relevant points."""
-        ...
-
-
 def lookup_of(points: NDArray[Any], relevant: NDArray[Any]) -> Lookup:
     """Hash lookup from counts per distance, both (n_queries, bits + 1)."""
     returned = points.cumsum(axis=1, dtype=np.int64)
@@ -202,7 +191,7 @@ def _ratio(part: NDArray[Any], whole: NDArray[Any], empty: float) -> Floats:
     return np.where(whole > 0, part / np.maximum(whole, 1), empty)
 
 
-def precision_by_distance(source: ByDistance) -> Floats:
+def precision_by_distance(source: Counts | DirectionReport) -> Floats:
     """Share of relevant points among those at exactly each distance, shape (bits + 1,); NaN if there are none.
 
     Takes `Counts`, or one direction of a `Report`.

@@ -7,41 +7,16 @@ cache, in loops without branches, which the compiler vectorizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import numba
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
-Function = TypeVar("Function", bound=Callable[..., Any])
+from dcmh.index.kernels import Words, compiled, popcount
 
 BLOCK = 1024
 TABLES = 4
 
 
-def _compiled(function: Function) -> Function:
-    compiler: Any = numba.njit(cache=True, nogil=True)  # Any: only some versions of numba have types
-    compiled: Function = compiler(function)
-    return compiled
-
-
-def _popcount(typing: Any, word: Any) -> Any:
-    """The number of set bits of a word, as one instruction."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.uint64(types.uint64), generate
-
-
-popcount: Any = intrinsic(_popcount)
-
-
-@_compiled
+@compiled
 def _fill_keys(
     query: Words, database: Words, query_labels: Words, database_labels: Words, start: int, keys: Words, shared: Words
 ) -> int:
@@ -63,7 +38,7 @@ def _fill_keys(
     return size
 
 
-@_compiled
+@compiled
 def _fill_grades(
     query: Words, database: Words, query_labels: Words, database_labels: Words, start: int, near: Words, shared: Words
 ) -> int:
@@ -83,7 +58,7 @@ def _fill_grades(
     return size
 
 
-@_compiled
+@compiled
 def grades(
     query: Words, database: Words, query_labels: Words, database_labels: Words, table: NDArray[np.int32]
 ) -> None:
@@ -96,7 +71,7 @@ def grades(
                 table[i, near[j], shared[j]] += 1
 
 
-@_compiled
+@compiled
 def stable_gains(
     query: Words,
     database: Words,
@@ -128,7 +103,7 @@ def stable_gains(
                         sums[i, k] += gain[shared[j]] * (discounts[k, rank + 1] - discounts[k, rank])
 
 
-@_compiled
+@compiled
 def histograms(
     query: Words,
     database: Words,
@@ -159,7 +134,7 @@ def histograms(
                 points[i, distance] += tables[table, 2 * distance] + hits
 
 
-@_compiled
+@compiled
 def stable_sums(
     query: Words,
     database: Words,

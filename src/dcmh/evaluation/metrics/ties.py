@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 def check_ties(ties: str) -> None:
     """Raise a ParameterError unless there is such a rule."""
     if ties not in TIES:
-        raise ParameterError(f"No rule for ties is called {ties!r}. Available: {', '.join(TIES)}.")
+        raise ParameterError(f"There is no tie rule {ties!r}. Available: {', '.join(TIES)}.")
 
 
 def check_k(k: Any) -> int:

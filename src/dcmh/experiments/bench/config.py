@@ -181,7 +181,7 @@ def _entry(label: str, table: Any, features: tuple[str, ...], file: Path) -> Ent
 
 @cache
 def kind_of(method: str) -> type[Hasher]:
-    """The class of a method, cached, since a bench looks it up again and again."""
+    """The class of a method, cached, since a bench looks it up repeatedly."""
     return methods.get(method)
 
 

@@ -226,7 +226,12 @@ def _about(config: Config, task: Task, model: Hasher, device: str) -> dict[str, 
         "ties": config.ties,
         "config": config.file.name,
         "device": _device_name(device),
-        "versions": _versions(),
+        "versions": {
+            "dcmh": __version__,
+            "python": platform.python_version(),
+            "numpy": str(np.__version__),
+            "torch": str(torch.__version__),
+        },
         "commit": _commit(),
     }
 
@@ -240,11 +245,6 @@ def _title(method: str) -> str:
 def _device_name(device: str) -> str:
     target = devices.resolve(device)
     return torch.cuda.get_device_name(target) if target.type == "cuda" else str(target)
-
-
-def _versions() -> dict[str, str]:
-    numpy, torch_version = str(np.__version__), str(torch.__version__)
-    return {"dcmh": __version__, "python": platform.python_version(), "numpy": numpy, "torch": torch_version}
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dcmh.experiments.tables.figures import FIGURES, Figure, draw, figures
+from dcmh.experiments.tables.figures import FIGURES, Curve, Figure, draw, figures, training
 from dcmh.experiments.tables.render import FORMATS, render
 from dcmh.experiments.tables.results import Group, Run, groups, read
 from dcmh.experiments.tables.tables import Cell, Column, Row, Table, tables
@@ -12,6 +12,7 @@ __all__ = [
     "FORMATS",
     "Cell",
     "Column",
+    "Curve",
     "Figure",
     "Group",
     "Row",
@@ -23,4 +24,5 @@ __all__ = [
     "read",
     "render",
     "tables",
+    "training",
 ]

@@ -1,4 +1,4 @@
-"""Figures, each with a CSV file of its data: precision-recall curves, and MAP over gamma and over eta."""
+"""Figures, each with a CSV file of its data: precision and recall of hash lookup, MAP over a setting, training curves."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from dcmh.errors import DataError, MissingExtra
+from dcmh.errors import DataError, needs
 from dcmh.evaluation import short
 from dcmh.evaluation.metrics import Ties
 from dcmh.experiments.tables.results import Group, Run, mean_and_spread
 from dcmh.util.atomic import whole_file, write_text
 
-FIGURES = ("pr", "gamma", "eta")
+FIGURES = ("pr", "radius", "gamma", "eta")
 SETTINGS = {"gamma": "γ", "eta": "η"}
 _MARKERS = "osD^v<>pP*Xh"
 
@@ -55,13 +55,13 @@ class Figure:
 
 
 def figures(groups: Sequence[Group], kind: str, *, ties: Ties = "stable") -> list[Figure]:
-    """All figures of a kind (pr, gamma or eta) for which there are results."""
+    """All figures of a kind (pr, radius, gamma or eta) for which there are results."""
     made = []
     for group in groups:
         several = sum(other.data == group.data for other in groups) > 1
         tail = "-".join([group.data, *([group.split] if several else [])])
-        if kind == "pr":
-            made += [_precision_recall(group, features, f"pr-{tail}-{features}") for features in group.features]
+        if kind in ("pr", "radius"):
+            made += [_lookup(group, features, kind, f"{kind}-{tail}-{features}") for features in group.features]
         else:
             made += _sensitivity(group, kind, ties, tail)
     if not made:
@@ -74,11 +74,9 @@ def figures(groups: Sequence[Group], kind: str, *, ties: Ties = "stable") -> lis
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
     """Write a figure as SVG, PNG and CSV; returns the files."""
-    try:
+    with needs("Figures need matplotlib", "dcmh[bench]"):
         import matplotlib
         from matplotlib.figure import Figure as Canvas
-    except ImportError as error:
-        raise MissingExtra('Figures need matplotlib. Install: pip install "dcmh[bench]"') from error
     rows, columns = len(figure.panels), max(len(row) for row in figure.panels)
     files = [folder / f"{figure.name}.{suffix}" for suffix in ("svg", "png", "csv")]
     # With a fixed salt and no date, the same results give the same bytes.
@@ -109,7 +107,7 @@ def _panel(axes: Any, figure: Figure, panel: Panel, titles: Sequence[str]) -> di
         number = titles.index(curve.title)
         style = {
             "color": f"C{number % 10}",
-            "marker": _MARKERS[number % len(_MARKERS)],
+            "marker": _MARKERS[number % len(_MARKERS)] if len(curve.x) <= 20 else None,
             "markersize": 3,
             "linewidth": 1,
         }
@@ -121,13 +119,13 @@ def _panel(axes: Any, figure: Figure, panel: Panel, titles: Sequence[str]) -> di
         axes.set_xscale("log" if values[0] > 0 else "symlog")
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.set_xticks([], minor=True)
-    else:
-        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    elif figure.x != "iteration":
+        axes.set(ylim=(-0.02, 1.02))
     return shown
 
 
-def _precision_recall(group: Group, features: str, name: str) -> Figure:
-    """One panel per code length and direction: precision over recall for every radius, pooled over queries."""
+def _lookup(group: Group, features: str, kind: str, name: str) -> Figure:
+    """One panel per code length and direction: precision at every radius, over recall or radius; pooled over queries."""
     methods = group.lines(features)
     lengths = sorted({run.bits for line in methods for run in line.runs if run.report is not None})
     if not lengths:
@@ -148,14 +146,15 @@ def _precision_recall(group: Group, features: str, name: str) -> Figure:
                     continue
                 precision = [_mean([lookup.precision[r] for lookup in lookups]) for r in range(bits + 1)]
                 recall = [_mean([lookup.recall[r] for lookup in lookups]) for r in range(bits + 1)]
-                curves.append(Curve(line.title, tuple(recall), tuple(precision)))
+                curves.append(Curve(line.title, tuple(recall if kind == "pr" else range(bits + 1)), tuple(precision)))
                 rows += [
                     (direction, bits, line.title, r, _number(precision[r]), _number(recall[r])) for r in range(bits + 1)
                 ]
             across.append(Panel(f"{short(direction, directions)}, {bits} bits", tuple(curves)))
         panels.append(tuple(across))
-    caption = f"Precision-recall curves, {group.data}, {features} features"
-    return Figure(name, caption, "recall", "precision", False, tuple(panels), tuple(rows))
+    x = {"pr": "recall", "radius": "Hamming radius"}[kind]
+    caption = f"Precision over {x}, {group.data}, {features} features"
+    return Figure(name, caption, x, "precision", False, tuple(panels), tuple(rows))
 
 
 def _sensitivity(group: Group, setting: str, ties: Ties, tail: str) -> list[Figure]:
@@ -217,6 +216,25 @@ def over_setting(setting: str, points: Sequence[tuple[float, dict[str, float]]],
         panels.append(Panel(short(direction, directions), (Curve(title, x, maps),)))
         rows += [(direction, value, _number(mean)) for value, mean in zip(x, maps, strict=True)]
     return Figure(setting, f"MAP over {setting}", SETTINGS[setting], y, True, (tuple(panels),), tuple(rows))
+
+
+def training(history: Sequence[dict[str, Any]]) -> Figure:
+    """What a model minimised over its iterations, and the MAP of held-out items where it was measured."""
+    rows: list[tuple[Any, ...]] = [("curve", "iteration", "value")]
+
+    def panel(title: str, values: dict[str, list[tuple[int, float]]]) -> Panel:
+        rows.extend((name, step, _number(value)) for name, points in values.items() for step, value in points)
+        return Panel(title, tuple(Curve(name, *zip(*points, strict=True)) for name, points in values.items()))
+
+    steps = [row.get("epoch", number) for number, row in enumerate(history, 1)]
+    names = [name for name, value in history[0].items() if isinstance(value, float) and name != "seconds"]
+    terms = {name: [(step, row[name]) for step, row in zip(steps, history, strict=True)] for name in names}
+    measured = [(step, row["map"]) for step, row in zip(steps, history, strict=True) if row.get("map")]
+    directions = list(measured[0][1]) if measured else []
+    maps = {short(name, directions): [(step, found[name]) for step, found in measured] for name in directions}
+    panels = [panel("terms of the objective", terms)]
+    panels += [panel("MAP of held-out items", maps)] if maps else []
+    return Figure("training", "Training", "iteration", "", False, (tuple(panels),), tuple(rows))
 
 
 def _directions(runs: Sequence[Run]) -> list[str]:

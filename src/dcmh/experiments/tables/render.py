@@ -51,7 +51,8 @@ def as_csv(table: Table) -> str:
     """One line per row; each column is followed by its standard deviation and its interval. Full precision."""
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    extra = ("sd", "low", "high") if _has_intervals(table) else ("sd",)
+    intervals = any(cell.interval is not None for row in table.rows for cell in row.cells)
+    extra = ("sd", "low", "high") if intervals else ("sd",)
     columns = [name for column in table.columns for name in (column.name, *(f"{column.name}_{end}" for end in extra))]
     writer.writerow([*table.names, "kind", *columns, "refused"])
     method: tuple[str, ...] = ()
@@ -94,10 +95,6 @@ def to_json(table: Table) -> dict[str, Any]:
         }
         rows.append({**dict(zip(table.names, row.names, strict=True)), "kind": row.kind, "cells": cells})
     return {"name": table.name, "caption": table.caption, "rows": rows, "notes": list(table.notes)}
-
-
-def _has_intervals(table: Table) -> bool:
-    return any(cell.interval is not None for row in table.rows for cell in row.cells)
 
 
 FORMATS: dict[str, Callable[[Table], str]] = {"md": markdown, "csv": as_csv, "tex": tex}

@@ -118,13 +118,10 @@ def lines(runs: Iterable[Run]) -> list[Line]:
     for (label, features, _), members in grouped.items():
         title = members[0].title
         if labels.count(label) > 1:
-            title += f" ({_differences(members[0], [r for r in _first_runs(grouped, label) if r is not members[0]])})"
+            others = [runs[0] for (name, _, _), runs in grouped.items() if name == label and runs is not members]
+            title += f" ({_differences(members[0], others)})"
         made.append(Line(title, members[0].method, features, tuple(members)))
     return sorted(made, key=lambda line: (_position(line.method), line.title))
-
-
-def _first_runs(grouped: dict[tuple[str, str, str], list[Run]], label: str) -> list[Run]:
-    return [members[0] for (name, _, _), members in grouped.items() if name == label]
 
 
 def read(folder: Path | str) -> list[Run]:

@@ -70,7 +70,7 @@ class Outcome:
 
 
 class Pace(NamedTuple):
-    """Seconds of an iteration while an image network rests, of any other, and of all else in a trial."""
+    """Seconds of an iteration with a frozen image network, of any other iteration, and of everything else in a trial."""
 
     resting: float
     learning: float
@@ -204,7 +204,7 @@ class Search:
         return rests * pace.resting + (epochs - rests) * pace.learning + pace.around
 
     def _rests(self, epochs: int) -> int:
-        """In how many iterations an image network rests that learns in the others."""
+        """The number of iterations in which an image network is frozen that is trained in the others."""
         recipe = recipe_of(self.method, self.train)
         return recipe.frozen_epochs(epochs) if isinstance(recipe, Stable) and recipe.finetune else 0
 

@@ -94,7 +94,7 @@ class Result:
 
     @property
     def confirmed(self) -> float:
-        """MAP on `confirm`, which ranks nothing."""
+        """MAP on `confirm`, which is not used for ranking."""
         return float(self.confirm.mean())
 
 

@@ -1,4 +1,4 @@
-"""Algorithm 1 of Deep Cross-Modal Hashing (Jiang & Li, 2016): networks and codes are learned by turns.
+"""Algorithm 1 of Deep Cross-Modal Hashing (Jiang & Li, 2016): networks and codes are learned alternately.
 
     Require: image set X, text set Y, similarity matrix S
     Ensure:  network parameters theta_x and theta_y, binary codes B

@@ -196,17 +196,9 @@ class Catalogue:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Inside the block all changes are one transaction."""
-        with self._lock:
-            self._run("BEGIN IMMEDIATE")
-            try:
-                self._unseal()
-                yield
-                self._run("UPDATE about SET value = value + 1 WHERE key = 'generation'")
-                self._run("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._database.execute("ROLLBACK")
-                raise
+        with self._transaction():
+            yield
+            self._run("UPDATE about SET value = value + 1 WHERE key = 'generation'")
 
     # -- the checksum of the whole file ---------------------------------------------------------------------------
 
@@ -248,13 +240,8 @@ class Catalogue:
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
         """Items by id; unknown ids are left out."""
-        wanted = list(ids)
-        found: dict[int, Item] = {}
-        for start in range(0, len(wanted), _AT_ONCE):
-            block = wanted[start : start + _AT_ONCE]
-            rows = self._run(f"SELECT {self._columns} FROM items WHERE id IN ({','.join('?' * len(block))})", block)
-            found.update((item.id, item) for item in self._items(rows))
-        return found
+        rows = self._many(f"SELECT {self._columns} FROM items WHERE id IN ({{}})", list(ids))
+        return {item.id: item for item in self._items(rows)}
 
     def find(self, name: str) -> Item | None:
         """The item with this name."""
@@ -267,14 +254,10 @@ class Catalogue:
 
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
         """The oldest item of each of these contents, where there is one."""
-        wanted = list(set(contents))
         found: dict[bytes, Item] = {}
-        for start in range(0, len(wanted), _AT_ONCE):
-            block = wanted[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(block))
-            rows = self._run(f"SELECT {self._columns} FROM items WHERE content IN ({marks}) ORDER BY id", block)
-            for item in self._items(rows):
-                found.setdefault(item.content or b"", item)
+        command = f"SELECT {self._columns} FROM items WHERE content IN ({{}}) ORDER BY id"
+        for item in self._items(self._many(command, list(set(contents)))):
+            found.setdefault(item.content or b"", item)
         return found
 
     def put(self, item: Item) -> int:
@@ -360,17 +343,13 @@ class Catalogue:
 
     def codes_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
         """The packed codes of some items in a modality; items without one are left out."""
-        return self._by_id("SELECT id, code FROM codes WHERE modality = ? AND id IN", modality, ids)
+        return dict(self._many("SELECT id, code FROM codes WHERE modality = ? AND id IN ({})", list(ids), modality))
 
     def codes(self, modality: str, width: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Ids (n,) and packed codes (n, width) of all items that have a code in a modality, oldest first."""
         rows = self._run("SELECT id, code FROM codes WHERE modality = ? ORDER BY id", (modality,))
-        with self._readable():
-            joined = b"".join(code for _, code in rows)
-            if len(joined) != len(rows) * width:
-                raise ValueError("its codes differ in length")
-            ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
-            return ids, np.frombuffer(joined, np.uint8).reshape(len(rows), width)
+        ids, joined = self._joined(rows, width, "codes")
+        return ids, np.frombuffer(joined, np.uint8).reshape(len(rows), width)
 
     # -- fine vectors ---------------------------------------------------------------------------------------------
 
@@ -388,27 +367,22 @@ class Catalogue:
         rows = self._run("SELECT id, vector FROM fine WHERE modality = ? ORDER BY id", (modality,))
         with self._readable():
             width = len(rows[0][1]) if rows else 0
-            joined = b"".join(vector for _, vector in rows)
+        ids, joined = self._joined(rows, width, "fine vectors")
+        return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
+
+    def _joined(self, rows: Sequence[tuple[int, bytes]], width: int, what: str) -> tuple[NDArray[np.int64], bytes]:
+        """The ids of rows and their joined values, each `width` bytes long."""
+        with self._readable():
+            joined = b"".join(value for _, value in rows)
             if len(joined) != len(rows) * width:
-                raise ValueError("its fine vectors differ in length")
-            ids = np.fromiter((number for number, _ in rows), np.int64, len(rows))
-            return ids, np.frombuffer(joined, np.int8).reshape(len(rows), width)
+                raise ValueError(f"its {what} differ in length")
+            return np.fromiter((number for number, _ in rows), np.int64, len(rows)), joined
 
     def fine_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
         """The fine vectors of some items in a modality; items without one are left out."""
-        return (
-            self._by_id("SELECT id, vector FROM fine WHERE modality = ? AND id IN", modality, ids)
-            if self.has_words
-            else {}
-        )
-
-    def _by_id(self, command: str, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
-        wanted = [int(number) for number in ids]
-        found: dict[int, bytes] = {}
-        for start in range(0, len(wanted), _AT_ONCE):
-            block = wanted[start : start + _AT_ONCE]
-            found.update(self._run(f"{command} ({','.join('?' * len(block))})", (modality, *block)))
-        return found
+        if not self.has_words:
+            return {}
+        return dict(self._many("SELECT id, vector FROM fine WHERE modality = ? AND id IN ({})", list(ids), modality))
 
     # -- words in texts and labels --------------------------------------------------------------------------------
 
@@ -431,12 +405,8 @@ class Catalogue:
             if wanted is None or self.word_counts([word])[word] <= SHORT * len(wanted):
                 held = self._with_word(word)
                 return held if wanted is None else wanted[rows_of(held, wanted)[1]]
-        found = []
-        for start in range(0, len(wanted), _AT_ONCE):
-            part = wanted[start : start + _AT_ONCE].tolist()
-            test = f"rowid IN ({','.join('?' * len(part))}) AND instr(' ' || tokens || ' ', ?)"
-            found += [row[0] for row in self._run(f"SELECT rowid FROM words WHERE {test}", (*part, f" {word} "))]
-        return np.array(sorted(found), np.int64)
+        command = "SELECT rowid FROM words WHERE instr(' ' || tokens || ' ', ?) AND rowid IN ({})"
+        return np.array(sorted(row[0] for row in self._many(command, wanted.tolist(), f" {word} ")), np.int64)
 
     def _with_word(self, word: str) -> Ids:
         """`with_word` for all items; lists of recent words are kept until the catalogue changes."""
@@ -505,6 +475,28 @@ class Catalogue:
         with self._lock, self._explained():
             return self._database.execute(command, values).fetchall()
 
+    def _many(self, command: str, values: Sequence[Any], *first: Any) -> Iterator[Any]:
+        """The rows for any number of values, which {} in the command stands for; `first` are those of the marks before."""
+        for start in range(0, len(values), _AT_ONCE):
+            block = [
+                int(value) if isinstance(value, np.integer) else value for value in values[start : start + _AT_ONCE]
+            ]
+            yield from self._run(command.replace("{}", ",".join("?" * len(block))), (*first, *block))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Inside the block all commands are one transaction, which begins by removing the checksum of the file."""
+        with self._lock:
+            self._run("BEGIN IMMEDIATE")
+            try:
+                self._unseal()
+                yield
+                self._run("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
+                raise
+
     def _migrate(self) -> None:
         version = int(self._run("PRAGMA user_version")[0][0])
         if version > len(MIGRATIONS):
@@ -532,20 +524,12 @@ class Catalogue:
         return was_uploaded(self.path.parent, name, path, text)
 
     def _take_steps(self) -> None:
-        with self._lock:
-            self._run("BEGIN IMMEDIATE")
-            try:
-                self._unseal()
-                version = int(self._run("PRAGMA user_version")[0][0])  # another process may have been quicker
-                for step in MIGRATIONS[version:]:
-                    for statement in filter(str.strip, step.split(";")):
-                        self._run(statement)
-                self._run(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
-                self._run("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._database.execute("ROLLBACK")
-                raise
+        with self._transaction():
+            version = int(self._run("PRAGMA user_version")[0][0])  # another process may have been quicker
+            for step in MIGRATIONS[version:]:
+                for statement in filter(str.strip, step.split(";")):
+                    self._run(statement)
+            self._run(f"PRAGMA user_version = {max(version, len(MIGRATIONS))}")
 
     def _is_hot(self) -> bool:
         """Whether an interrupted change has left its journal."""

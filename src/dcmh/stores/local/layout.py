@@ -229,33 +229,12 @@ def check_target(folder: Path) -> None:
         )
 
 
-def data_folders(folder: Path, catalogue: Catalogue) -> list[Path]:
-    """Where the data may be: beside the index as it was, then where it was."""
-    beside, absolute = catalogue.about("root_beside"), catalogue.about("root")
-    roots = [] if beside is None else [Path(os.path.normpath(folder.absolute() / beside))]
-    return roots if absolute is None else [*roots, Path(absolute)]
-
-
-def remember_root(folder: Path, catalogue: Catalogue, root: Path | None) -> None:
-    """Record the data's folder, absolute and relative to the index, so that both can be moved together or alone."""
-    if root is None:
-        return
-    noted = {"root": os.path.abspath(root)}
-    with contextlib.suppress(ValueError):  # on another drive
-        noted["root_beside"] = os.path.relpath(root.resolve(), folder.resolve())
-    if any(catalogue.about(key) != value for key, value in noted.items()):
-        with catalogue.writing():
-            for key, value in noted.items():
-                catalogue.note(key, value)
-
-
 def write_skipped(folder: Path, skipped: Sequence[tuple[str, str]]) -> None:
     """Write skipped.tsv, or remove it if nothing was skipped."""
     if not skipped:
         (folder / SKIPPED).unlink(missing_ok=True)
         return
-    clean = [[" ".join(cell.split()) for cell in row] for row in [("file", "reason"), *skipped]]
-    write_text(folder / SKIPPED, "".join("\t".join(row) + "\n" for row in clean))
+    write_text(folder / SKIPPED, model_folder.skipped_tsv(skipped))
 
 
 def skipped_checksum(folder: Path) -> dict[str, Any] | None:
@@ -312,7 +291,9 @@ def _no_index(folder: Path) -> ModelError:
             f"There is no index {folder}.", hint=f"Make one: dcmh index DATA --out {shlex.quote(str(folder))}"
         )
     if (folder / CATALOGUE).is_file() and folder.is_dir():
-        return ModelError(f"The index {folder} was only begun.", hint="Run the dcmh index command that makes it again.")
+        return ModelError(
+            f"The creation of the index {folder} was interrupted.", hint="Run the same dcmh index command again."
+        )
     what = f"{folder} is not a dcmh index (no {HEADER})."
     if model_folder.is_model(folder):
         return ModelError(

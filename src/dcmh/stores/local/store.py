@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -137,11 +138,21 @@ class LocalStore(Catalogue):
 
     def data_folders(self) -> list[Path]:
         """Where the data may be: beside the index as it was, then where it was."""
-        return layout.data_folders(self.folder, self)
+        beside, absolute = self.about("root_beside"), self.about("root")
+        roots = [] if beside is None else [Path(os.path.normpath(self.folder.absolute() / beside))]
+        return roots if absolute is None else [*roots, Path(absolute)]
 
     def remember_root(self, root: Path | None) -> None:
-        """Record the folder of the data."""
-        layout.remember_root(self.folder, self, root)
+        """Record the data's folder, absolute and relative to the index, so that both can be moved together or alone."""
+        if root is None:
+            return
+        noted = {"root": os.path.abspath(root)}
+        with contextlib.suppress(ValueError):  # on another drive
+            noted["root_beside"] = os.path.relpath(root.resolve(), self.folder.resolve())
+        if any(self.about(key) != value for key, value in noted.items()):
+            with self.writing():
+                for key, value in noted.items():
+                    self.note(key, value)
 
     # -- codes and fine vectors -------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import bytes_of
 from dcmh.errors import EngineError, ModelMismatch
@@ -190,10 +190,20 @@ class Collection:
         for rows in self._batches(ids, packed, alone):
             self._send("upsert", data=rows)
 
-    def delete(self, ids: NDArray[np.int64]) -> None:
+    def upsert_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Write rows as they are."""
+        for start in range(0, len(rows), BATCH):
+            self._send("upsert", data=rows[start : start + BATCH])
+
+    def delete(self, ids: ArrayLike) -> None:
         """Delete rows."""
-        for block in blocks(ids, BATCH):
+        for block in blocks(np.asarray(ids, np.int64), BATCH):
             self._send("delete", filter=f"id in {block.tolist()}")
+
+    def remove_from(self, first: int) -> None:
+        """Remove every row whose id is at least `first`, left by an interrupted writer."""
+        while rows := self.query(f"id >= {first}", ["id"], limit=AT_ONCE, patience=LOADING):
+            self.delete([row["id"] for row in rows])
 
     def _send(self, method: str, **arguments: Any) -> None:
         self.server.call(
@@ -244,5 +254,5 @@ def index_of(client: Any, kind: str, settings: dict[str, Any]) -> Any:
 
 
 def blocks(ids: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
-    """Ids in blocks of at most so many."""
+    """Ids in blocks of at most `size`."""
     return (ids[start : start + size] for start in range(0, len(ids), size))

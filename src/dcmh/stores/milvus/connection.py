@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dcmh.errors import EngineError, MissingExtra
+from dcmh.errors import EngineError, needs
 from dcmh.stores.address import Address
 from dcmh.util.retry import ASKING, retry
 
@@ -28,13 +28,12 @@ class Milvus:
     """A Milvus server. Threads may share it. Nothing is contacted before the first call."""
 
     def __init__(self, address: Address) -> None:
-        try:
+        with needs("Milvus needs pymilvus", "dcmh[milvus]"):
+            import grpc
             import pymilvus
-        except ImportError as error:
-            raise MissingExtra("Milvus needs pymilvus.", hint='Install: pip install "dcmh[milvus]"') from error
         # It logs every failed attempt with a traceback; the final error says it all.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        self._errors: tuple[type[Exception], ...] = (pymilvus.MilvusException, *_grpc_errors())
+        self._errors = (pymilvus.MilvusException, grpc.RpcError, grpc.FutureTimeoutError)
         self.address = address
         self._client: MilvusClient | None = None
         self._lock = threading.Lock()
@@ -97,7 +96,8 @@ class Milvus:
             )
         if self._is_transient(error):
             return EngineError(
-                f"{where} does not answer (tried for {patience:.0f} s): {message}.", hint="Is the server running there?"
+                f"{where} does not respond (tried for {patience:.0f} s): {message}.",
+                hint="Is the server running there?",
             )
         return EngineError(f"{where}: {message}.")
 
@@ -112,9 +112,3 @@ def _is_refusal(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _grpc_errors() -> tuple[type[Exception], ...]:
-    import grpc
-
-    return (grpc.RpcError, grpc.FutureTimeoutError)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.stores.milvus.collection import NO_VECTOR, Collection, blocks
-from dcmh.stores.milvus.connection import AT_ONCE, BATCH, Milvus
+from dcmh.stores.milvus.connection import BATCH, Milvus
 
 SPAN = 100_000  # ids that one query reads: 20 to 40 MB
 LONGEST = 2_048  # characters of a vector
@@ -31,8 +31,7 @@ class FineCollection(Collection):
         rows = [
             {"id": number, "code": NO_VECTOR, "fine": b64encode(vector).decode()} for number, vector in vectors.items()
         ]
-        for start in range(0, len(rows), BATCH):
-            self._send("upsert", data=rows[start : start + BATCH])
+        self.upsert_rows(rows)
 
     def load(self, ids: NDArray[np.int64], vectors: NDArray[np.int8]) -> None:
         """Insert vectors (n, dimensions) under new ids."""
@@ -59,11 +58,6 @@ class FineCollection(Collection):
             text = f"id >= {start} and id < {min(end, start + SPAN)}"
             rows += sorted((row["id"], b64decode(row["fine"])) for row in self.query(text, ["id", "fine"]))
         return np.array([number for number, _ in rows], np.int64), b"".join(vector for _, vector in rows)
-
-    def remove_from(self, first: int) -> None:
-        """Remove every item whose id is at least `first`."""
-        while rows := self.query(f"id >= {first}", ["id"], limit=AT_ONCE):
-            self.delete(np.array([row["id"] for row in rows], np.int64))
 
 
 def _fields(schema: Any) -> None:

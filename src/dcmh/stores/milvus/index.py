@@ -150,8 +150,7 @@ class MilvusIndex:
 
     def remove_from(self, first: int) -> None:
         """Remove every item whose id is at least `first`, left by an interrupted writer."""
-        while rows := self._codes.query(f"id >= {first}", ["id"], limit=AT_ONCE):
-            self.remove([row["id"] for row in rows], missing_ok=True)
+        self._codes.remove_from(first)
 
     def optimise(self) -> None:
         """Flush to storage and wait until it is indexed. For after a bulk load; harmless at any time."""

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import UPLOADED, Filter, Ids, Item, Skipped, was_uploaded
-from dcmh.stores.milvus.collection import FEW, NO_VECTOR, make_collection
+from dcmh.stores.milvus.collection import FEW, NO_VECTOR, Collection, make_collection
 from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
 from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.index import MilvusIndex
@@ -50,7 +50,7 @@ class MilvusStore(ServerStore):
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self.server = Milvus(address)
-        self._collection = address.collection
+        self._rows = Collection(self.server, 8 * len(NO_VECTOR), address.collection)
         self._indexes: dict[str, MilvusIndex] = {}
         self._fine: dict[str, FineCollection] = {}
         self._lease = ""
@@ -86,12 +86,13 @@ class MilvusStore(ServerStore):
         for modality in modalities:
             if not modality.replace("_", "a").isalnum() or not modality.isascii():
                 raise ParameterError(
-                    f"Milvus cannot name a collection after the modality {modality!r}.", hint="Use letters."
+                    f"Milvus cannot name a collection after the modality {modality!r}.",
+                    hint="Use ASCII letters, digits and _.",
                 )
 
         def create(client: Any, _: int) -> None:
-            if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
-                make_collection(client, self._collection, 8, _item_fields)
+            if not client.has_collection(self._rows.name, timeout=ANSWER_SECONDS):
+                make_collection(client, self._rows.name, 8, _item_fields)
 
         # Milvus takes seconds to create a collection, and can create several at once.
         with ThreadPoolExecutor(1 + 2 * len(modalities), "dcmh-milvus") as pool:
@@ -111,11 +112,11 @@ class MilvusStore(ServerStore):
     def drop(self) -> None:
         self._indexes.clear()
         self._fine.clear()
-        ours = (f"{self._collection}_codes_", f"{self._collection}_fine_")
+        ours = (f"{self._rows.name}_codes_", f"{self._rows.name}_fine_")
 
         def drop(client: Any, _: int) -> None:
             for name in client.list_collections():
-                if name == self._collection or name.startswith(ours):
+                if name == self._rows.name or name.startswith(ours):
                     client.drop_collection(name, timeout=ANSWER_SECONDS)
 
         self.server.call(drop)
@@ -129,8 +130,7 @@ class MilvusStore(ServerStore):
             self.index(modality).remove_from(first)
             if self.dimensions:
                 self._vectors(modality).remove_from(first)
-        while rows := self._query(f"id >= {first}", ["id"], limit=AT_ONCE):
-            self._delete([row["id"] for row in rows])
+        self._rows.remove_from(first)
 
     def optimise(self) -> dict[str, str]:
         measured = {}
@@ -165,33 +165,19 @@ class MilvusStore(ServerStore):
             index.put(coded.ids, coded.packed, coded.alone)
             if self.dimensions:
                 fine = changes.fine_rows(modality)
-                self._vectors(modality, create=True).delete(np.array(fine.gone, np.int64))
+                self._vectors(modality, create=True).delete(fine.gone)
                 self._vectors(modality).put(fine.vectors)
-        self._delete(sorted(changes.removed))
-        self._delete([_skip_id(name) for name, why in changes.skipped.items() if why is None])
+        self._rows.delete(sorted(changes.removed))
+        self._rows.delete([_skip_id(name) for name, why in changes.skipped.items() if why is None])
         items += [_row_of_skipped(name, why) for name, why in changes.skipped.items() if why is not None]
-        self._upsert(items)
+        self._rows.upsert_rows(items)
         self._note(changes.about)
 
     def _note(self, about: Mapping[str, str]) -> None:
         whole = self.read_about() | {"writer": f"{time.time():.0f} {self._lease}" if self._lease else ""} | dict(about)
-        self._upsert([{"id": ABOUT, "code": NO_VECTOR, "name": "", "content": "", "record": whole}])
+        self._rows.upsert_rows([{"id": ABOUT, "code": NO_VECTOR, "name": "", "content": "", "record": whole}])
         if self._noted is not None:
             self._noted = whole
-
-    def _upsert(self, rows: list[dict[str, Any]]) -> None:
-        for start in range(0, len(rows), BATCH):
-            self._send("upsert", data=rows[start : start + BATCH])
-
-    def _delete(self, ids: list[int]) -> None:
-        for start in range(0, len(ids), BATCH):
-            self._send("delete", filter=f"id in {ids[start : start + BATCH]}")
-
-    def _send(self, method: str, **arguments: Any) -> None:
-        self.server.call(
-            lambda client, _: getattr(client, method)(self._collection, timeout=ANSWER_SECONDS, **arguments),
-            patience=LOADING,
-        )
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -285,7 +271,7 @@ class MilvusStore(ServerStore):
 
     def _vectors(self, modality: str, *, create: bool = False) -> FineCollection:
         if modality not in self._fine:
-            found = FineCollection(self.server, f"{self._collection}_fine_{modality}")
+            found = FineCollection(self.server, f"{self._rows.name}_fine_{modality}")
             found.open(create=create)
             self._fine[modality] = found
         return self._fine[modality]
@@ -318,9 +304,9 @@ class MilvusStore(ServerStore):
         """Whether the collection exists; it is loaded if so."""
 
         def ready(client: Any, _: int) -> bool:
-            if not client.has_collection(self._collection, timeout=ANSWER_SECONDS):
+            if not client.has_collection(self._rows.name, timeout=ANSWER_SECONDS):
                 return False
-            client.load_collection(self._collection, timeout=300.0)
+            client.load_collection(self._rows.name, timeout=300.0)
             return True
 
         self._loaded = self._loaded or self.server.call(ready)
@@ -329,20 +315,7 @@ class MilvusStore(ServerStore):
     def _query(
         self, text: str, fields: list[str], *, limit: int | None = None, level: str = "Strong"
     ) -> list[dict[str, Any]]:
-        more = {} if limit is None else {"limit": limit}
-        return list(
-            self.server.call(
-                lambda client, _: client.query(
-                    self._collection,
-                    filter=text,
-                    output_fields=fields,
-                    consistency_level=level,
-                    timeout=ANSWER_SECONDS,
-                    **more,
-                ),
-                patience=LOADING,
-            )
-        )
+        return self._rows.query(text, fields, limit=limit, patience=LOADING, level=level)
 
 
 def _item_fields(schema: Any) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dcmh.errors import BusyError, EngineError, MissingExtra
+from dcmh.errors import BusyError, EngineError, needs
 from dcmh.stores.address import Address
 from dcmh.util.retry import ASKING, retry
 
@@ -32,10 +32,8 @@ class Postgres:
     """A database on a PostgreSQL server. Threads may share it. Nothing is contacted before the first piece of work."""
 
     def __init__(self, address: Address) -> None:
-        try:
+        with needs("PostgreSQL needs psycopg", "dcmh[postgres]"):
             import psycopg
-        except ImportError as error:
-            raise MissingExtra("PostgreSQL needs psycopg.", hint='Install: pip install "dcmh[postgres]"') from error
         self._psycopg = psycopg
         self.address = address
         self._idle: list[psycopg.Connection[Any]] = []
@@ -140,21 +138,22 @@ class Postgres:
             )
         if state == "57014":
             return EngineError(
-                f"{where} took too long to answer, so the statement was stopped.", hint="Is it overloaded?"
+                f"{where} took too long to respond, so the statement was cancelled.", hint="Is it overloaded?"
             )
         if state == "55P03":
             return BusyError(f"Another process is changing {where}.", hint="Wait for it, then try again.")
         if state == "42501":
             return EngineError(
-                f"{where} does not allow that: {_reason(message)}.", hint="Ask for the right, or use another user."
+                f"{where} does not allow that: {_reason(message)}.",
+                hint="Ask for the privilege, or connect as another user.",
             )
         if state[:2] == "53":
             return EngineError(
-                f"{where} is out of space: {_reason(message)}.", hint="Free space on the server, then go on."
+                f"{where} is out of space: {_reason(message)}.", hint="Free space on the server, then try again."
             )
         if self._is_transient(error):
             return EngineError(
-                f"{where} does not answer (tried for {patience:.0f} s): {_reason(message)}.",
+                f"{where} does not respond (tried for {patience:.0f} s): {_reason(message)}.",
                 hint="Is the server running there?",
             )
         return EngineError(f"{where}: {_reason(message)}.")

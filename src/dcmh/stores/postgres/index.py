@@ -45,7 +45,7 @@ class PostgresIndex:
         self.server = where if isinstance(where, Postgres) else Postgres(parse(where))
         self.bits = check_bits(bits)
         self.name = name
-        self._table = Table(self.server, self.bits, name)
+        self.table = Table(self.server, self.bits, name)
         try:
             self.server.work(lambda connection: self._open(connection, create))
         except BaseException:
@@ -54,13 +54,13 @@ class PostgresIndex:
             raise
 
     def __len__(self) -> int:
-        return int(self._table.rows("SELECT count(*) FROM {table}")[0][0])
+        return int(self.table.rows("SELECT count(*) FROM {table}")[0][0])
 
     def __repr__(self) -> str:
         return f"PostgresIndex({str(self.server.address)!r}, bits={self.bits}, name={self.name!r})"
 
     def __contains__(self, item: object) -> bool:
-        return is_id(item) and bool(self._table.rows("SELECT 1 FROM {table} WHERE id = %s", (int(item),)))
+        return is_id(item) and bool(self.table.rows("SELECT 1 FROM {table} WHERE id = %s", (int(item),)))
 
     @property
     def count(self) -> int:
@@ -70,7 +70,7 @@ class PostgresIndex:
     @property
     def ids(self) -> NDArray[np.int64]:
         """All ids, ascending."""
-        return np.array([row[0] for row in self._table.rows("SELECT id FROM {table} ORDER BY id")], np.int64)
+        return np.array([row[0] for row in self.table.rows("SELECT id FROM {table} ORDER BY id")], np.int64)
 
     def codes(self, ids: ArrayLike) -> Packed:
         """The packed codes of some items, in this order."""
@@ -79,7 +79,7 @@ class PostgresIndex:
     def codes_by_id(self, ids: ArrayLike) -> dict[int, bytes]:
         """The packed codes of some items by id; unknown ids are left out."""
         wanted = as_ids(ids).tolist()
-        rows = self._table.rows("SELECT id, bit_send(code) FROM {table} WHERE id = ANY(%s)", (wanted,))
+        rows = self.table.rows("SELECT id, bit_send(code) FROM {table} WHERE id = ANY(%s)", (wanted,))
         packed = packed_from([code for _, code in rows], self.bits)
         return {row[0]: code.tobytes() for row, code in zip(rows, packed, strict=True)}
 
@@ -91,11 +91,11 @@ class PostgresIndex:
         attempts = itertools.count()
 
         def add(connection: psycopg.Connection[Any]) -> None:
-            known = self._table.known(connection, new)
+            known = self.table.known(connection, new)
             if next(attempts) and len(known) == len(new):
                 return  # the connection broke after it was committed
             refuse_known(known)
-            self.copy(connection, new, packed, alone)
+            self.table.copy(connection, new, packed, alone)
 
         if len(new):
             self.server.work(add, patience=LOADING)
@@ -116,7 +116,7 @@ class PostgresIndex:
         """
         new, packed = new_items(ids, codes, self.bits)
         if fine is not None:
-            self.server.work(lambda connection: make_fine_table(connection, self._table.fine))
+            self.server.work(lambda connection: make_fine_table(connection, self.table.fine))
         if len(new) > max(lookups.FEW, self.estimate // 4):
             self._drop_lookups()  # updating them row by row takes ten times longer than building them again
         added = 0
@@ -129,23 +129,13 @@ class PostgresIndex:
                 progress(min(rows.stop, len(new)), len(new))
         return added
 
-    def copy(
-        self,
-        connection: psycopg.Connection[Any],
-        ids: NDArray[np.int64],
-        packed: Packed,
-        alone: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Send rows by binary COPY, within the caller's transaction."""
-        self._table.copy(connection, ids, packed, alone)
-
     def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
         """Remove items and return how many there were. If an id is unknown none is removed, unless missing_ok."""
         wanted = np.unique(as_ids(ids))
         gone: set[int] = set()
 
         def remove(connection: psycopg.Connection[Any]) -> int:
-            query = self._table.statement("DELETE FROM {table} WHERE id = ANY(%s) RETURNING id")
+            query = self.table.statement("DELETE FROM {table} WHERE id = ANY(%s) RETURNING id")
             gone.update(row[0] for row in connection.execute(query, (wanted.tolist(),)))
             if not missing_ok:
                 refuse_missing(np.array([item for item in wanted.tolist() if item not in gone], np.int64))
@@ -159,10 +149,10 @@ class PostgresIndex:
 
         def build(connection: psycopg.Connection[Any]) -> None:
             if self.has_lookups and self.plan != plan:
-                lookups.drop(connection, self._table, self.plan)
+                lookups.drop(connection, self.table, self.plan)
             connection.execute("SET LOCAL maintenance_work_mem = '256MB'")
-            lookups.build(connection, self._table, plan)
-            connection.execute(self._table.statement("ANALYZE {table}"))
+            lookups.build(connection, self.table, plan)
+            connection.execute(self.table.statement("ANALYZE {table}"))
 
         self.server.work(build, patience=LOADING, seconds=BUILD_SECONDS)
         self.server.work(self._look)
@@ -171,7 +161,7 @@ class PostgresIndex:
         """Build an HNSW index for `search(..., method="approximate")`. Takes minutes for a million items."""
         from psycopg.sql import SQL, Identifier
 
-        if self._table.operator != "<~>":
+        if self.table.operator != "<~>":
             raise EngineError(
                 f"{self.server.address} has no pgvector of at least 0.7, which HNSW needs.", hint="Install it there."
             )
@@ -182,14 +172,14 @@ class PostgresIndex:
             command = SQL(
                 "CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (code bit_hamming_ops) WITH (m = {}, ef_construction = {})"
             )
-            connection.execute(command.format(named, self._table.identifier, int(m), int(ef_construction)))
+            connection.execute(command.format(named, self.table.identifier, int(m), int(ef_construction)))
 
         self.server.work(build, patience=LOADING, seconds=BUILD_SECONDS)
         self.server.work(self._look)
 
     def recall(self, *, k: int = 10, sample: int = 100) -> float:
         """The share of true nearest items that the approximate search finds, measured on codes of the collection."""
-        rows = self._table.rows("SELECT id FROM {table} ORDER BY md5(id::text) LIMIT %s", (sample,))
+        rows = self.table.rows("SELECT id FROM {table} ORDER BY md5(id::text) LIMIT %s", (sample,))
         return measure_recall(self, self.codes([row[0] for row in rows]), k)
 
     # -- searching --------------------------------------------------------------------------------------------------
@@ -225,7 +215,7 @@ class PostgresIndex:
     def _near(self, query: Packed, radius: int, limit: Limit, k: int | None = None) -> Found:
         from psycopg.sql import SQL
 
-        close = SQL("({} <= {})").format(self._table.distance(query), radius)
+        close = SQL("({} <= {})").format(self.table.distance(query), radius)
         if not self._pays(radius):
             return self._found(close, [], query, limit, k)
         test, values = lookups.near(self.plan, query, self.bits, radius)
@@ -239,7 +229,7 @@ class PostgresIndex:
 
         def ask(connection: psycopg.Connection[Any]) -> Found:
             connection.execute(f"SET LOCAL hnsw.ef_search = {min(effort, 1000)}")
-            statement = self._table.statement(
+            statement = self.table.statement(
                 "SELECT id, {distance}::int FROM {table} ORDER BY {distance} LIMIT %s", query
             )
             rows = connection.execute(statement, (k,)).fetchall()
@@ -250,7 +240,7 @@ class PostgresIndex:
     def _found(self, test: Any, values: list[Any], query: Packed, limit: Limit, k: int | None) -> Found:
         from psycopg.sql import SQL
 
-        statement = self._table.statement(
+        statement = self.table.statement(
             "SELECT id, {distance}::int AS distance FROM {table} WHERE {test} AND {limit} ORDER BY distance, id LIMIT %s",
             query,
             test=SQL(test) if isinstance(test, str) else test,
@@ -261,16 +251,16 @@ class PostgresIndex:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _open(self, connection: psycopg.Connection[Any], create: bool) -> None:
-        self._table.open(connection, create=create)
+        self.table.open(connection, create=create)
         self._look(connection)
 
     def _look(self, connection: psycopg.Connection[Any]) -> None:
         """Read which indexes there are, and the approximate number of rows."""
-        names = self._table.indexes(connection)
-        plan = lookups.plan_of(self._table, names)
+        names = self.table.indexes(connection)
+        plan = lookups.plan_of(self.table, names)
         self.plan, self.has_lookups = plan or lookups.plan_for(self.bits, 0), plan is not None
         self.has_hnsw = f"{self.name}_hnsw" in names
-        self.estimate = self._table.estimate(connection)
+        self.estimate = self.table.estimate(connection)
 
     def _loading(
         self,
@@ -280,15 +270,15 @@ class PostgresIndex:
         vectors: NDArray[np.int8] | None,
     ) -> Callable[[Any], int]:
         def load(connection: psycopg.Connection[Any]) -> int:
-            fresh = ~np.isin(ids, self._table.known(connection, ids))
-            self.copy(connection, ids[fresh], packed[fresh], None if alone is None else alone[fresh])
+            fresh = ~np.isin(ids, self.table.known(connection, ids))
+            self.table.copy(connection, ids[fresh], packed[fresh], None if alone is None else alone[fresh])
             if vectors is not None:
-                copy_vectors(connection, self._table.fine, ids[fresh], vectors[fresh])
+                copy_vectors(connection, self.table.fine, ids[fresh], vectors[fresh])
             return int(np.count_nonzero(fresh))
 
         return load
 
     def _drop_lookups(self) -> None:
         if self.has_lookups:
-            self.server.work(lambda connection: lookups.drop(connection, self._table, self.plan), patience=LOADING)
+            self.server.work(lambda connection: lookups.drop(connection, self.table, self.plan), patience=LOADING)
             self.has_lookups = False

@@ -79,7 +79,7 @@ class PostgresStore(ServerStore):
         for modality in modalities:
             if len(f"codes_{modality}_part_1000_32".encode()) > 63:
                 raise ParameterError(
-                    f"PostgreSQL has no room for the name {modality!r} of a modality.", hint="Use a shorter one."
+                    f"The modality name {modality!r} is too long for PostgreSQL.", hint="Use a shorter one."
                 )
 
         def create(connection: psycopg.Connection[Any]) -> None:
@@ -163,7 +163,7 @@ class PostgresStore(ServerStore):
                 rewritten = coded.ids[coded.ids < changes.first_new]
                 self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.gone).tolist())
                 if len(coded.ids):
-                    index.copy(connection, coded.ids, coded.packed, coded.alone)
+                    index.table.copy(connection, coded.ids, coded.packed, coded.alone)
                 if self.dimensions:
                     self._write_fine(connection, modality, changes)
             self._write_skipped(connection, changes.skipped)
@@ -310,7 +310,7 @@ class PostgresStore(ServerStore):
 
     @property
     def has_words(self) -> bool:
-        """A collection of format 1 has no words until somebody writes to it."""
+        """A collection of format 1 has no words until its first change."""
         self._has_words = self._has_words or int(self.about("format") or 0) >= 2
         return self._has_words
 
