@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -260,7 +261,8 @@ class SearchIndex:
         `coded` is a packed code, or the `Query.key` of an earlier query, and its modality.
         """
         indexed = self.store.modalities()
-        return queries.ask(
+        ask = functools.partial(
+            queries.ask,
             self.encoders,
             text,
             image,
@@ -271,6 +273,21 @@ class SearchIndex:
             unlike=[self._example(item) for item in unlike],
             indexed=indexed,
         )
+        query, request = ask(counts=self.store.word_counts)
+        if query.corrected:
+            as_typed = ask()
+            if not self._finds_better(request, as_typed[1]):
+                return as_typed
+        return query, request
+
+    def _finds_better(self, request: Request, other: Request) -> bool:
+        """Whether the best hit of a request has a higher fine score than that of another one."""
+
+        def best(request: Request) -> float | None:
+            return self._intact(lambda now: self._rank(now, request, Wanted(k=1))).best
+
+        first, second = best(request), best(other)
+        return first is None or second is None or first > second
 
     def near(
         self,
@@ -346,8 +363,7 @@ class SearchIndex:
             self._check_precision(at_least, query)
             most = None if last is None else max(last, calibration.BANDS[-1])
             wanted, first = replace(wanted, k=most, offset=0), 0
-        texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
-        ranking = self._intact(lambda now: self._rank(now, request, wanted, texts))
+        ranking = self._intact(lambda now: self._rank(now, request, wanted))
         if not request.known and not ranking.matches and wanted.radius is None:
             raise queries.no_answer(self.encoders, query, request, texts_searched=self.store.has_words)
         hits = self._hits(ranking.matches, query, request, ranking, first)
@@ -371,8 +387,10 @@ class SearchIndex:
             self.store.restore()
             return work(self.store.snapshot)
 
-    def _rank(self, now: Snapshot[Any, Any], request: Request, wanted: Wanted, texts: list[str]) -> rank.Ranking:
-        return rank.search(rank.Collection(now.indexes, now.fine, self.store, now.items, texts), request, wanted)
+    def _rank(self, now: Snapshot[Any, Any], request: Request, wanted: Wanted) -> rank.Ranking:
+        texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
+        words = rank.WithPlurals(self.store)
+        return rank.search(rank.Collection(now.indexes, now.fine, words, now.items, texts), request, wanted)
 
     def _checked_filter(self, filter: Filter) -> Filter:  # noqa: A002
         """The filter with its folder as paths of items begin; a column that no table had is an error."""
