@@ -173,3 +173,13 @@ def test_the_record_for_json(index):
     assert set(record["query"]) >= {"text", "used", "ignored"}
     assert set(record["hits"][0]) >= {"id", "distance", "bits", "precision", "text", "path"}
     json.dumps(record)
+
+
+def test_the_least_precision_is_looked_for_among_all_items_if_distances_were_measured(index, monkeypatch):
+    monkeypatch.setattr("dcmh.search.calibration.BANDS", (1, 2))
+    everything = index.search(text="sunny sea", k=COUNT)
+    some = sorted(hit.precision for hit in everything if hit.precision is not None)[COUNT // 2]
+    good = [hit.id for hit in everything if hit.precision is not None and hit.precision >= some]
+    assert len(good) > 2
+    assert [hit.id for hit in index.search(text="sunny sea", k=3, at_least=some)] == good[:3]
+    assert [hit.id for hit in index.search(text="sunny sea", k=COUNT, at_least=some)] == good

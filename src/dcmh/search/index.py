@@ -361,7 +361,8 @@ class SearchIndex:
         last = None if k is None else offset + k
         if at_least is not None:  # all that can have a precision, of which some are left out before hits are counted
             self._check_precision(at_least, query)
-            most = None if last is None else max(last, calibration.BANDS[-1])
+            measured = calibration.BANDS[-1] if self.calibration.sizes else len(self)  # by distance, any hit has one
+            most = None if last is None else max(last, measured)
             wanted, first = replace(wanted, k=most, offset=0), 0
         ranking = self._intact(lambda now: self._rank(now, request, wanted))
         if not request.known and not ranking.matches and wanted.radius is None:
