@@ -128,6 +128,11 @@ class SearchIndex:
         """
         if codes not in (None, "each", "joint"):
             raise ParameterError(f"codes must be 'each' or 'joint', not {codes!r}.")
+        if not isinstance(data, Dataset):
+            raise ParameterError(
+                f"The data is a {type(data).__name__}, not a Dataset.",
+                hint="Write SearchIndex.build(model, dcmh.load_dataset(…, keep_partial=True), folder).",
+            )
         model = starter.folder() if model is None else Path(model) if isinstance(model, str) else model
         in_memory = None if isinstance(model, Path) else model
         held_out = None if split is None or in_memory is None else calibration.measure(in_memory, split)
@@ -160,6 +165,12 @@ class SearchIndex:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also in another process of this machine, opens the index again."""
+        if isinstance(self.where, Address):  # it may hold a password
+            raise TypeError(f"The index {self.place} is on a server: open it in the other process.")
+        return type(self).open, (self.where.absolute(),)
 
     def __len__(self) -> int:
         return self.store.snapshot.items
@@ -269,8 +280,8 @@ class SearchIndex:
             vector,
             query_modality,
             coded=None if coded is None else queries.ask_code(self.encoders, *coded, indexed),
-            like=[self._example(item) for item in like],
-            unlike=[self._example(item) for item in unlike],
+            like=self._examples(like),
+            unlike=self._examples(unlike),
             indexed=indexed,
         )
         query, request = ask(counts=self.store.word_counts)
@@ -330,6 +341,11 @@ class SearchIndex:
         query = replace(query, text=about.text, image=about.path)
         return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least, filter)
 
+    def _examples(self, items: Sequence[int]) -> list[queries.Example]:
+        if isinstance(items, str) or not isinstance(items, Iterable):
+            raise ParameterError(f"like and unlike take a list of ids, not {items!r}.", hint="Write [id].")
+        return [self._example(item) for item in items]
+
     def _example(self, item: int) -> queries.Example:
         """An item as part of a query: its picture, or its text if it has none."""
         number = as_id(item)
@@ -352,6 +368,10 @@ class SearchIndex:
     ) -> Hits:
         """The hits of a query. `began`: when, by `time.perf_counter`."""
         wanted = replace(wanted, without=(*query.like, *query.unlike))
+        if filter is not None and not isinstance(filter, Filter):
+            raise ParameterError(
+                f"filter must be a dcmh.Filter, not {filter!r}.", hint='Write dcmh.Filter(labels=["pets"]).'
+            )
         if filter:
             filter = self._checked_filter(filter)  # noqa: A001
             wanted = replace(wanted, allowed=self.store.matching(filter))
