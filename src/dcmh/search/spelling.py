@@ -65,11 +65,11 @@ def corrected(text: str, meant: dict[str, str]) -> str:
 
 def _meant(word: str, counts: Counts) -> str | None:
     """The word that was meant: one of the collection, or else a common one."""
-    near = list(dict.fromkeys(_edits(word)))
-    forms = {other: index_words(other)[0] for other in (word, *near)}
-    held = counts(list(dict.fromkeys(forms.values())))
-    if held.get(forms[word]):
+    if any(counts(index_words(word)).values()):
         return None
+    near = list(dict.fromkeys(_edits(word)))
+    forms = {other: index_words(other)[0] for other in near}
+    held = counts(list(dict.fromkeys(forms.values())))
     best = max(near, key=lambda other: (held.get(forms[other], 0), _is_common(other)))
     if held.get(forms[best]):
         return best
