@@ -52,7 +52,7 @@ def corrections(text, encoder, held=()):
         ("Hund", None),
         ("gatos", None),
         ("кошкаа", None),
-        ("teh", None),
+        ("dgo", None),
         ("IMG_0412", None),
         ("qqqqqqqqqqqq", None),
     ],
