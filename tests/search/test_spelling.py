@@ -99,6 +99,11 @@ def test_names_of_emoji_are_read(index):
     assert index.ask("\U0001f992")[0].key == index.ask("giraffe face")[0].key
 
 
+def test_hashtags_are_words(index):
+    assert index.ask("#dog #beach")[0].key == index.ask("dog beach")[0].key
+    assert spelling.named("C# #1").split() == ["C#", "1"]
+
+
 def test_capitals_mean_the_same(index):
     assert index.ask("DOG")[0].key == index.ask("dog")[0].key == index.ask("DoG")[0].key
     assert index.ask("FAHRRAD")[0].key == index.ask("Fahrrad")[0].key != index.ask("fahrrad")[0].key

@@ -226,7 +226,7 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
     if len(text) > LONGEST_QUERY:
         raise QueryError(f"The query has {len(text):,} characters; the limit is {LONGEST_QUERY:,}.", hint="Shorten it.")
     words = encoders.words_of(modality)
-    named = spelling.named(text.replace('"', " "))
+    named = spelling.named(text)
     indexed = index_words(named)
     if not indexed:
         raise _no_words(text)

@@ -26,13 +26,17 @@ PART = 3  # letters of each of two words that are written as one
 MOST = 8  # words of a query
 
 _WORD = re.compile(r'"[^"]*"|\w+')
+_MARKS = re.compile(r'"|(?<!\S)#(?=\w)')
 _EMOJI = re.compile("[\u200d\u2600-\u27bf\ufe0f\U0001f300-\U0001faff]")
 _NO_NAMES = ("zero width", "variation selector", "emoji modifier")  # of parts of emoji, such as skin colours
 
 
 def named(text: str) -> str:
-    """The text with the names of its emoji in their place: a sentence encoder reads "dog face", but not the drawing."""
-    return _EMOJI.sub(_name, text)
+    """The text with the names of its emoji in their place, and words without # or quotation marks.
+
+    A sentence encoder reads "dog face", but not the drawing, and less of "#dog" than of "dog".
+    """
+    return _EMOJI.sub(_name, _MARKS.sub(" ", text))
 
 
 def _name(emoji: re.Match[str]) -> str:
