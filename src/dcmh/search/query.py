@@ -33,7 +33,7 @@ from dcmh.search.rank import Request
 from dcmh.search.results import UNMEASURED, Query
 from dcmh.search.words import TextEncoder
 from dcmh.util.formats import read_npy, reason
-from dcmh.util.text import STOP_WORDS, BagOfWords, index_words
+from dcmh.util.text import STOP_WORDS, BagOfWords
 
 # Comparing a word with the whole vocabulary takes milliseconds, so it is done for a few words only.
 OFFERED, LONGEST = 8, 40
@@ -227,7 +227,7 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
         raise QueryError(f"The query has {len(text):,} characters; the limit is {LONGEST_QUERY:,}.", hint="Shorten it.")
     words = encoders.words_of(modality)
     named = spelling.named(text)
-    indexed = index_words(named)
+    indexed = spelling.words_of(named)
     if not indexed:
         raise _no_words(text)
     meaning = _meaning(encoders, words)
@@ -246,7 +246,7 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
         fine = encoders.fine.of_texts([usual])[0]
     kind = "word" if len(indexed) <= WORD else "sentence"
     query = Query(text, None, tuple(used), tuple(ignored), nearest, code, encoders.key(code, fine), kind)
-    return query, Request(code, modality, True, encoders.as_query(fine), tuple(indexed), known)
+    return query, Request(code, modality, True, encoders.as_query(fine), indexed, known)
 
 
 def no_answer(encoders: Encoders, query: Query, request: Request, *, texts_searched: bool) -> QueryError:

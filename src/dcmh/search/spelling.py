@@ -15,7 +15,7 @@ from importlib.resources import files
 from string import ascii_lowercase
 
 from dcmh.inputs.encoders import TextEncoder
-from dcmh.util.text import STOP_WORDS, index_words
+from dcmh.util.text import HALVES, STOP_WORDS, index_words, plural_form
 
 Counts = Callable[[Sequence[str]], dict[str, int]]  # how many items contain each word
 
@@ -48,6 +48,15 @@ def in_usual_case(text: str, encoder: TextEncoder | None) -> str:
     """The words as the encoder has seen them most often, since "DOG" is not "dog" to it."""
     usual = getattr(encoder, "in_usual_case", None)
     return text if usual is None else str(usual(text))
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words under which texts are looked for, as people write them: cookie, where an index may have cooky."""
+    common = _common_words()
+    pairs = ((word, plural_form(word) or word) for word in index_words(text))
+    return tuple(
+        other if word not in common and (other in common or other in HALVES) else word for word, other in pairs
+    )
 
 
 def corrections(text: str, encoder: TextEncoder | None, counts: Counts) -> dict[str, str]:

@@ -147,8 +147,8 @@ def _stem(word: str) -> str:
     return singular(word)
 
 
-_HALVES = {"calf": "calve", "elf": "elve", "half": "halve", "hoof": "hoove", "scarf": "scarve", "wife": "wive"}
-_OF_HALVES = {plural: word for word, plural in _HALVES.items()}
+HALVES = {"calf": "calve", "elf": "elve", "half": "halve", "hoof": "hoove", "scarf": "scarve", "wife": "wive"}
+_OF_HALVES = {plural: word for word, plural in HALVES.items()}
 
 
 def plural_form(word: str) -> str | None:
@@ -156,8 +156,8 @@ def plural_form(word: str) -> str | None:
 
     Indexes hold such words, so a query looks for both.
     """
-    if word in _HALVES or word in _OF_HALVES:
-        return _HALVES.get(word) or _OF_HALVES[word]
+    if word in HALVES or word in _OF_HALVES:
+        return HALVES.get(word) or _OF_HALVES[word]
     if len(word) < 4 or not word.isascii():
         return None
     for ending, other in (("ie", "y"), ("y", "ie"), ("oe", "o"), ("o", "oe"), ("use", "us"), ("us", "use")):
