@@ -92,7 +92,7 @@ class UseMultilingual:
         """Each word in the likeliest case: capitals mean other pieces, so that "DOG" has little of the meaning of "dog".
 
         Only words with capitals change, into lower case or into one capital. As it is typed, and in lower case, a word counts as
-        e times likelier. docs/measurements/search-quality.md says what this is worth.
+        e times likelier. benchmarks/queries.py --only typing measures what this is worth.
         """
         return " ".join(self._usual_case(word) for word in text.split())
 
