@@ -17,6 +17,11 @@ indexed as well. A word with an example, `Y --like PHOTO`, is measured by pairs 
 not Y, and hits should carry both.
 
     python benchmarks/queries.py coco12k --model coco12k.model --only parts     # only these two
+
+Queries as people type them are words with a capital letter, in capitals, or with one letter that is missing, twice there, another
+one, or changes places with the next one, in the longest word of label names, of five letters or more.
+
+    python benchmarks/queries.py coco12k --starter --only typing
 """
 
 from __future__ import annotations
@@ -254,7 +259,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", type=Path, help="of 2,000 queries and 5,000 training items, seed 0")
     parser.add_argument("--starter", action="store_true")
-    parser.add_argument("--only", choices=["parts"], help="queries that exclude or combine")
+    parser.add_argument("--only", choices=["parts", "typing"], help="queries that exclude or combine; typed words")
     parser.add_argument("--text-encoder", default="use-multilingual")
     options = parser.parse_args()
     data = dcmh.load_dataset(str(options.data))
@@ -271,10 +276,50 @@ def main() -> None:
             report = dcmh.evaluate(learned, split).to_json() | {calibration.HELD: held_out}
             learned.save(model, extra={"report.json": dcmh.methods.folder.json.dumps(report)})
         unseen = split.database.take(~np.isin(split.database.ids, split.train.ids))
+        if options.only == "typing":
+            report_typing(model, split.database)
+            return
         if options.only is None:
             report_all(model, data, split)
             print()
         report_parts(model, split.database, unseen)
+
+
+def misspelt(words: Sequence[str], kind: str, seed: int = 5) -> dict[str, str]:
+    """Words with one wrong letter, each with the right one."""
+    generator = np.random.default_rng(seed)
+    found = {}
+    for right in words:
+        longest = max(right.split(), key=len)
+        at = int(generator.integers(1, max(2, len(longest) - 1)))
+        head, letter, tail = longest[:at], longest[at], longest[at + 1 :]
+        other = chr(ord("a") + int(generator.integers(26)))
+        wrong = {"missing": "", "twice": letter * 2, "other": other, "swapped": tail[:1] + letter}[kind]
+        rest = tail[1:] if kind == "swapped" else tail
+        if len(longest) >= 5:
+            found[right.replace(longest, head + wrong + rest, 1)] = right
+    return found
+
+
+def report_typing(model: Path, database: dcmh.Dataset) -> None:
+    names = list(database.label_names or ())
+    pictures, captioned = Searched(model, database, texts=False), Searched(model, database, texts=True)
+    lists: dict[str, dict[str, str]] = {}
+    for title, words in (
+        ("label names", dict(zip(names, names, strict=True))),
+        ("other words", SYNONYMS),
+        ("other languages", LANGUAGES),
+    ):
+        lists[title] = words
+        lists[f"{title}, First Letter"] = {word.title(): label for word, label in words.items()}
+        lists[f"{title}, CAPITALS"] = {word.upper(): label for word, label in words.items()}
+    for kind in ("missing", "twice", "other", "swapped"):
+        wrong = misspelt(names, kind)
+        lists[f"label names, one letter {kind}"] = wrong
+    lists["the same, spelt right"] = {label: label for label in wrong.values()}
+    print("| typed | photos alone | with captions |\n|---|---|---|")
+    for title, words in lists.items():
+        print(f"| {title} | {pictures.precision(words):.3f} | {captioned.precision(words):.3f} |", flush=True)
 
 
 def report_all(model: Path, data: dcmh.Dataset, split: dcmh.Split) -> None:

@@ -3,12 +3,16 @@
     python benchmarks/starter.py coco12k                    # measure: learn from 10,000 items, test on 2,000
     python benchmarks/starter.py coco12k --write            # then learn from all of them, and write the package's files
 
+--write also writes the common words that misspelt words of a query are compared with.
+
 The data is a folder with photos, one caption each and labels: coco12k in docs/data.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +27,9 @@ HALF = (
     "classes",
     "basis",
 )  # arrays that are kept in half precision: nothing is lost, and the wheel stays small
+
+COMMON = 5  # captions
+PACKAGE = Path(dcmh.__file__).parent
 
 
 def learn(data: dcmh.Dataset, encoder: str) -> Semantic:
@@ -48,6 +55,15 @@ def measure(model: Semantic, data: dcmh.Dataset) -> str:
     return f"{shares} of {len(data):,} photos; own photo among the nearest 5 % of the codes: {found:.3f}"
 
 
+def common_words(data: dcmh.Dataset) -> list[str]:
+    """The words of at least COMMON captions, the most frequent first, then those of the names of ImageNet's classes."""
+    counts = Counter(word for text in data.text.values for word in set(re.findall("[a-z]+", text.lower())))
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    names = (PACKAGE / "networks" / "imagenet_classes.txt").read_text(encoding="utf-8").lower()
+    words = [word for word in frequent if counts[word] >= COMMON] + re.findall("[a-z]+", names)
+    return [word for word in dict.fromkeys(words) if len(word) > 2]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -64,6 +80,10 @@ def main() -> None:
             model.trained_on_["name"] = starter.SOURCE
             model.save(folder)
             print(f"Wrote {folder}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes", flush=True)
+    if options.write:
+        words = PACKAGE / "search" / "common_words.txt"
+        words.write_text("\n".join(common_words(data)) + "\n", encoding="utf-8", newline="\n")
+        print(f"Wrote {words}")
 
 
 if __name__ == "__main__":

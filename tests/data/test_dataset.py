@@ -156,3 +156,12 @@ def test_similarity_with_more_than_255_shared_labels():
 def test_importing_data_is_light():
     code = "import sys, dcmh.data; print([m for m in ('torch', 'scipy', 'sklearn', 'h5py') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_a_single_value_is_no_column():
+    with pytest.raises(DataError, match=r"Values of type int are no items\. Give a list, one value per item\."):
+        Dataset.from_arrays(image=5, text=["a"])
+    with pytest.raises(
+        DataError, match=r"Pictures need a list of paths or pictures, got a single one\. Write \[path\]\."
+    ):
+        Images("dog.jpg")

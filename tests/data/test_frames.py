@@ -131,6 +131,19 @@ def test_samples_of_a_tar_are_told_apart_by_their_folders(tmp_path):
     assert [data.image.source(row) for row in range(4)] == COLUMNS["image"][:4]
 
 
+@pytest.mark.parametrize("order", [("jpg", "seg.png", "txt", "seg.txt"), ("seg.txt", "txt", "seg.png", "jpg")])
+def test_the_picture_of_a_sample_is_the_one_with_nothing_but_its_suffix(tmp_path, order):
+    contents = dict(zip(("jpg", "seg.png"), COLUMNS["image"][:2], strict=True)) | {"txt": b"a dog", "seg.txt": b"[1"}
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for suffix in order:
+            member = tarfile.TarInfo(f"0.{suffix}")
+            member.size = len(contents[suffix])
+            tar.addfile(member, io.BytesIO(contents[suffix]))
+    data = load_dataset(tmp_path / "a.tar")
+    assert data.image.source(0) == contents["jpg"]
+    assert list(data.text.values) == ["a dog"]
+
+
 @pytest.mark.parametrize("make", [dict, pandas.DataFrame, polars.DataFrame, pyarrow.table])
 def test_vectors_and_classes(make, tmp_path):
     columns = {"image": list(VECTORS), "text": TEXTS, "label": [0, 1, 0, 1, 0]}

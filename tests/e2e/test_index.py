@@ -230,6 +230,10 @@ class TestRefusals:
                 "Train a model of your own: dcmh train DATA --text-encoder FOLDER",
             ),
             (
+                ("photos", "--model", "MODEL", "--bits", "8", "--text-encoder", "minilm"),
+                "--text-encoder chooses a starter model, but the model is ",
+            ),
+            (
                 ("photos", "--model", "MODEL", "--out", "photos"),
                 "photos exists but is not a dcmh index, so it is not overwritten. Choose another --out.",
             ),

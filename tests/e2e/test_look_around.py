@@ -93,11 +93,21 @@ def test_data_says_what_is_in_any_folder(cli, tmp_path):
     ]
     write_photos(folder, 3)
     (folder / "captions.csv").unlink()
+    (folder / "000.txt").write_text("nothing like it")
+    answer = cli("data", "my photos")
+    assert "text      texts of 1 item, 0 words\n" in answer.out
+    assert answer.last == "Next: dcmh index 'my photos'"
+    (folder / "000.txt").unlink()
     answer = cli("data", "my photos")
     assert "text      none\nlabels    none\n" in answer.out
     assert answer.last == "Next: dcmh index 'my photos'"
     record = json.loads(cli("info", "my photos", "--json").out)
     assert (record["items"], record["not_read"]["video"]) == (3, ["clip.mp4"])
+
+
+def test_arguments_that_no_command_takes_are_named(cli):
+    answer = cli("serve", "a.dcmh", "b c.dcmh")
+    assert (answer.code, answer.last) == (2, "Too many arguments: 'b c.dcmh'. Try: dcmh serve --help")
 
 
 def test_methods_are_listed_with_their_papers(cli):

@@ -133,6 +133,9 @@ def test_the_command_speaks_over_stdin_and_stdout_as_its_configuration_says(cli,
     assert printed.code == 0
     entry = json.loads(printed.out)["mcpServers"]["dcmh"]
     assert entry["command"] == sys.executable
+    missing = cli("mcp", "NOTHERE", "--json")
+    assert (missing.code, missing.out) == (1, "")
+    assert missing.last.startswith("There is no index NOTHERE")
     started = StdioServerParameters(**entry, env={"PYTHONPATH": str(SRC)})
     found = ask(started, "search", text="sunny noon", k=2)
     assert len(found.structured_content["hits"]) == 2

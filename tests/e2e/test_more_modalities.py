@@ -60,7 +60,9 @@ def test_columns_that_nothing_uses_are_said(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"x")
     (tmp_path / "pairs.jsonl").write_text('{"image": "a.jpg", "text": "dog", "sound": [1, 2], "by": "me"}\n')
     data = dcmh.load_dataset(tmp_path)
-    assert data.notes[-1] == ("Unused columns: sound, by. To learn from them: --modalities image,text,sound,by")
+    assert data.notes[-1] == (
+        "Further columns, for filters (--where): sound, by. To learn from them: --modalities image,text,sound,by"
+    )
     three = dcmh.load_dataset(tmp_path, modalities="image,text,sound,audio?")
     assert three["sound"].values.tolist() == [[1, 2]]
 

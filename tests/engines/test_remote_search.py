@@ -22,6 +22,7 @@ ASKED = [
     {"text": "sea", "k": 5, "modality": "image"},
     {"text": "a sunny day over the sea", "k": 5, "offset": 3},
     {"text": "stove 日本", "k": 5},
+    {"text": "sunnny umbrela", "k": 5},
     {"image": "005.png", "k": 9},
     {"image": "005.png", "k": 4, "offset": 4, "modality": "image"},
     {"image": "005.png", "radius": 9},

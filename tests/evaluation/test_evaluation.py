@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dcmh import codes
+from dcmh.data import Dataset
 from dcmh.errors import DataError, ParameterError
 from dcmh.evaluation import Report, evaluate, metrics
 
@@ -184,3 +185,10 @@ def test_refuses_what_cannot_be_measured(split):
     split.query.labels = None
     with pytest.raises(DataError, match="queries have no labels"):
         evaluate(Signs(), split)
+
+
+def test_a_data_set_in_place_of_a_split():
+    with pytest.raises(ParameterError, match=r"a fitted model and a Split, not a Dataset\. Write data\.split"):
+        evaluate(None, Dataset.from_arrays(text=["a dog"]))
+    with pytest.raises(ParameterError, match=r"a fitted model and a Split, not a NoneType"):
+        evaluate(Dataset.from_arrays(text=["a dog"]), None)

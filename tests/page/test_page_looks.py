@@ -18,7 +18,7 @@ PLACES = {
     "nothing": ("?text=face&radius=0", "#message .plain"),
     "precise": ("?text=something+sweet+to+eat+for+breakfast&at_least=0.8", f"{TILES} img.loaded"),
     "nothing precise": ("?text=something+sweet+to+eat+for+breakfast&at_least=1", "#message .plain"),
-    "unreadable": ("?text=\U0001f992", "#message .hint"),
+    "unreadable": ("?text=\u1230\u120b\u121d", "#message .hint"),
 }
 LIMITED = {"unknown": ("?text=froot", "#message .chip"), "ignored": ("?text=food+fruitt", "#query .instead")}
 

@@ -140,7 +140,7 @@ def test_any_words_find_something(server, open_page, search_index):
 
 
 def test_what_the_sentence_encoder_cannot_read_is_told(server, open_page):
-    page = open_page(f"{server.url}?text=\U0001f992", expected=("status of 422",))
+    page = open_page(f"{server.url}?text=\u1230\u120b\u121d", expected=("status of 422",))
     expect(page.locator("#message .sentence")).to_contain_text("use-multilingual cannot read any part of")
     expect(page.locator("#message .hint")).to_have_text("Use words of a language that it knows.")
     expect(page.locator("main")).not_to_contain_text("vocabulary")
@@ -346,3 +346,17 @@ def test_an_end_that_stays_near_keeps_bringing_hits(server, open_page, search_in
     page = open_page(f"{server.url}?text=food", height=20_000)
     expect(page.locator("#end")).to_be_visible()
     assert shown(page) == found(search_index.search("food", k=1000))
+
+
+def test_a_corrected_word_is_told_and_can_be_searched_for_as_it_is(server, open_page):
+    def corrected(route):
+        record = route.fetch().json()
+        meant = {} if '"' in record["query"]["text"] else {"fruitt": "fruit"}
+        route.fulfill(json={**record, "query": {**record["query"], "corrected": meant}})
+
+    page = open_page(f"{server.url}?text=food+fruitt", before=lambda page: page.route("**/api/search*", corrected))
+    expect(page.locator("#query .used")).to_have_text(["food fruit"])
+    page.get_by_role("link", name="Search for fruitt as it is written").click()
+    expect(page).to_have_url(f"{server.url}?text=food+%22fruitt%22")
+    expect(page.locator("#query .used")).to_have_text(['food "fruitt"'])
+    expect(page.locator("#query .instead")).to_have_count(0)

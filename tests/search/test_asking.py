@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from datetime import datetime
 
 import numpy as np
@@ -287,3 +288,17 @@ def test_columns_of_a_table_travel_with_the_items(photos):
     data = load(photos.root)
     assert data.take([3, 1]).extra == [data.extra[3], data.extra[1]]
     assert np.all([len(cells) >= 2 for cells in data.extra])
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the system cannot set a time zone")
+def test_a_time_with_a_zone_is_brought_to_local_time(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC-3")  # three hours ahead of UTC
+    time.tzset()
+    try:
+        first, _ = Filter(since="2019-07-14T18:30+01:00").taken
+        assert first == datetime(2019, 7, 14, 20, 30)
+        assert Filter(since="2019-07-14T18:30Z").taken[0] == datetime(2019, 7, 14, 21, 30)
+        assert Filter(since="2019-07-14T18:30").taken[0] == datetime(2019, 7, 14, 18, 30)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

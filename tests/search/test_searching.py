@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -173,3 +175,40 @@ def test_the_record_for_json(index):
     assert set(record["query"]) >= {"text", "used", "ignored"}
     assert set(record["hits"][0]) >= {"id", "distance", "bits", "precision", "text", "path"}
     json.dumps(record)
+
+
+def test_the_least_precision_is_looked_for_among_all_items_if_distances_were_measured(index, monkeypatch):
+    monkeypatch.setattr("dcmh.search.calibration.BANDS", (1, 2))
+    everything = index.search(text="sunny sea", k=COUNT)
+    some = sorted(hit.precision for hit in everything if hit.precision is not None)[COUNT // 2]
+    good = [hit.id for hit in everything if hit.precision is not None and hit.precision >= some]
+    assert len(good) > 2
+    assert [hit.id for hit in index.search(text="sunny sea", k=3, at_least=some)] == good[:3]
+    assert [hit.id for hit in index.search(text="sunny sea", k=COUNT, at_least=some)] == good
+
+
+def test_a_copy_is_an_index_of_its_own(ready):
+    with SearchIndex.open(ready / "photos.dcmh") as index:
+        made = (copy.copy(index), pickle.loads(pickle.dumps(index)))
+        wanted = [hit.id for hit in index.search("sunny sea")]
+    for other in made:
+        with other:
+            assert [hit.id for hit in other.search("sunny sea")] == wanted
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"like": 12}, r"like and unlike take a list of ids, not 12\. Write \[id\]\."),
+        ({"unlike": "12"}, "like and unlike take a list of ids, not '12'"),
+        ({"filter": {"labels": ["pets"]}}, r"filter must be a dcmh\.Filter, not \{'labels'"),
+    ],
+)
+def test_arguments_of_another_type(index, wrong, says):
+    with pytest.raises(ParameterError, match=says):
+        index.search("sunny", **wrong)
+
+
+def test_an_index_is_built_of_a_data_set(model, tmp_path):
+    with pytest.raises(ParameterError, match=r"The data is a str, not a Dataset\. Write SearchIndex\.build"):
+        SearchIndex.build(model, "photos", tmp_path / "photos.dcmh")

@@ -9,7 +9,7 @@ from dcmh.search import calibration
 
 COUNT = 48  # photos
 TOKEN = "a-token-of-sufficient-length"
-UNREADABLE = "\U0001f992\U0001f992"  # to the sentence encoder: giraffes
+UNREADABLE = "\u1230\u120b\u121d"  # to the sentence encoder: Amharic
 
 
 def train(folder, bits=16, *, fine=128, **options):

@@ -103,6 +103,7 @@ class TestWords:
             "used": ["sunny", "yellow", "bright"],
             "ignored": [],
             "nearest": {},
+            "corrected": {},
             "code": hits.query.code.hex(),
             "key": hits.query.key.hex(),
             "without": [],

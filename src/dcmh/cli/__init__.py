@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from types import FrameType
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from dcmh import __version__
 from dcmh.cli import console
@@ -151,7 +151,7 @@ def _run(tokens: list[str]) -> int:
         code = app(tokens)
     except CycloptsError as error:
         command = [token for token in tokens[:1] if token in COMMANDS]
-        console.error(f"{_one_line(error)} Try: {shlex.join(['dcmh', *command, '--help'])}")
+        console.error(f"{_usage(error)} Try: {shlex.join(['dcmh', *command, '--help'])}")
         return USAGE
     except TrainingStopped as error:
         console.error(_one_line(error))
@@ -188,6 +188,12 @@ def _system_error(error: Exception) -> str | None:
     if isinstance(error, PermissionError):
         return f"Permission denied: {error.filename}. Check the file permissions."
     return f"{error.filename}: {error.strerror}. Check the path."
+
+
+def _usage(error: CycloptsError) -> str:
+    if isinstance(error, UnusedCliTokensError):
+        return f"Too many arguments: {shlex.join(error.unused_tokens or [])}."
+    return _one_line(error)
 
 
 def _one_line(error: BaseException) -> str:

@@ -133,7 +133,10 @@ def _load(name: str, text: str | None, modalities: str | None) -> Dataset:
 def _say_next(record: dict[str, Any], name: str, text: str | None, modalities: str | None) -> None:
     """What can be done with the data."""
     given = ["--text", text] if text is not None else []
-    kinds = {modality["kind"]: modality["observed"] for modality in record["modalities"].values()}
+    # A text that has no word in common with another one teaches nothing.
+    kinds = {
+        modality["kind"]: modality.get("words", modality["observed"]) for modality in record["modalities"].values()
+    }
     if not record["items"]:
         console.say("There are no pictures to index.")
     elif "image" in kinds and not kinds.get("text") and len(kinds) <= 2 and not kinds.get("vector"):
@@ -221,7 +224,8 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
     lines: list[tuple[str, object]] = [("name", record["name"]), ("items", record["items"])]
     for name, modality in record["modalities"].items():
         size = [f"{modality[key]:,} {key}" for key in ("words", "features") if key in modality]
-        what = ", ".join([f"{modality['kind']}s of {modality['observed']:,} items", *size])
+        count = modality["observed"]
+        what = ", ".join([f"{modality['kind']}s of {count:,} item{'' if count == 1 else 's'}", *size])
         lines.append((name, what if modality["observed"] else "none"))
     labels = record["labels"]
     if labels is None:

@@ -88,6 +88,7 @@ def index(
     run = run or WorkOptions()
     if run.device != "auto":
         _resolve(run.device)  # a missing device is an error before the work
+    _check_encoder(model, text_encoder)
     if bits is not None:
         if model is None:
             raise ParameterError("--bits shortens the codes of a model.", hint="Name the model with --model.")
@@ -102,8 +103,7 @@ def index(
     items = load(data, text, model, only_listed=only_listed)
     place = where or Path(f"{items.name or 'data'}.dcmh")
     model = model or _model(place, None, rebuild=rebuild or upgrade)
-    if model is not None and text_encoder is not None:
-        raise ParameterError(f"--text-encoder chooses a starter model, but the model is {model}.", hint="Leave it out.")
+    _check_encoder(model, text_encoder)
     model = model or starter.folder(text_encoder)
     for note in items.notes:
         console.say(f"{items.name}: {note}")
@@ -129,6 +129,11 @@ def index(
     console.say(_summary(built, place))
     built.close()
     return 3 if run.strict and changes.skipped else 0
+
+
+def _check_encoder(model: Path | None, text_encoder: str | None) -> None:
+    if model is not None and text_encoder is not None:
+        raise ParameterError(f"--text-encoder chooses a starter model, but the model is {model}.", hint="Leave it out.")
 
 
 def _shortened(model: Path, bits: int, folder: Path) -> Path:

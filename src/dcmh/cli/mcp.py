@@ -46,8 +46,13 @@ def mcp(index: str, /, *more: str, model: Path | None = None, json: Switch = Fal
     json
         Print the entry for the configuration file of an MCP client as JSON, and exit.
     """
+    from dcmh.search import SearchIndex
+
     indexes = [index, *more]
     if json:
+        for each in indexes:
+            if not is_address(each):
+                SearchIndex.open(each, model=model).close()  # it must be one
         places = [each if is_address(each) else os.path.abspath(each) for each in indexes]
         options = [] if model is None else ["--model", os.path.abspath(model)]
         entry = {"command": sys.executable, "args": ["-m", "dcmh", "mcp", *places, *options]}

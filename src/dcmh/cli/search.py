@@ -247,6 +247,11 @@ def _as_csv(index: SearchIndex, hits: Hits) -> str:
 
 
 def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
+    if meant := hits.query.corrected:
+        typed = " ".join(f'"{word}"' for word in meant)
+        console.say(
+            f"Searched for {', '.join(meant.values())} instead of {', '.join(meant)}; for these words as they are: '{typed}'"
+        )
     if hits.query.text is not None and hits.query.ignored:
         console.say(_words(hits))
     if hits.query.without:

@@ -78,6 +78,8 @@ class Images:
         root: Path | str | None = None,
         bags: Vectors | None = None,
     ) -> None:
+        if isinstance(values, str | bytes | Path):
+            raise DataError("Pictures need a list of paths or pictures, got a single one. Write [path].")
         self.values = list(values)
         self.bags = bags
         if bags is not None and len(bags) != len(self.values):

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -437,8 +437,9 @@ def _open_tar(file: Path | RemoteFile) -> Frame:
                     if key != name:
                         name, sample = key, {"id": f"{file.stem}/{key}", "image": None, "text": None}
                     if f".{suffix.lower()}".endswith(IMAGE_SUFFIXES):
-                        sample["image"] = Stored(store, (member.offset_data, member.size))
-                    elif PurePosixPath(member.name).suffix in (".txt", ".json", ".cls"):
+                        if sample["image"] is None or "." not in suffix:  # 0.jpg is the picture, not 0.seg.png
+                            sample["image"] = Stored(store, (member.offset_data, member.size))
+                    elif suffix in ("txt", "json", "cls"):
                         content = tar.extractfile(member)
                         _add(sample, suffix, (content.read() if content else b"").decode(errors="replace"), file)
                     tar.members.clear()  # type: ignore[attr-defined] # tarfile keeps all of them otherwise

@@ -341,7 +341,9 @@ def _notes(table: Table, readable: Sequence[Row], keep_partial: bool, skipped: S
         )
     if table.unused and not table.chosen:
         everything = ",".join([*table.kinds, *table.unused])
-        notes.append(f"Unused columns: {', '.join(table.unused)}. To learn from them: --modalities {everything}")
+        notes.append(
+            f"Further columns, for filters (--where): {', '.join(table.unused)}. To learn from them: --modalities {everything}"
+        )
     return notes
 
 

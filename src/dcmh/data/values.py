@@ -111,6 +111,10 @@ def as_column(values: Any, kind: Kind | None = None) -> Column:
         if values.ndim > 2 and values.shape[-3] == 3 and values.shape[-1] not in (3, 4):
             values = np.moveaxis(values, -3, -1)  # torch has the channels first
         kind, single = "image", values.ndim == 3
+    if not single and not isinstance(values, Iterable):
+        raise DataError(
+            f"Values of type {type(values).__name__} are no items.", hint="Give a list, one value per item."
+        )
     rows = [values] if single else list(values)
     if kind is None:
         kind = _kind_of(rows)

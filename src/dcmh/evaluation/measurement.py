@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dcmh import codes
 from dcmh.data.dataset import JOINT, Dataset
 from dcmh.data.splits import Split, unseen_rows
-from dcmh.errors import DataError
+from dcmh.errors import DataError, ParameterError
 from dcmh.evaluation.metrics import (
     TIES,
     Counts,
@@ -104,6 +104,11 @@ def evaluate(
     trained
         The ids of the items that the model was trained on. Default: the training items of the split.
     """
+    if isinstance(split, Dataset) or not hasattr(split, "query"):
+        raise ParameterError(
+            f"evaluate takes a fitted model and a Split, not a {type(split).__name__}.",
+            hint="Write data.split(queries=…), and fit the model on the split's .train.",
+        )
     trained = split.train.ids if trained is None else trained
     _check(model, split, relevance, trained)
     if k is not None:

@@ -98,6 +98,30 @@ class UseMultilingual:
         """Whether any piece of the text is known: false for emoji alone, or for a script it never saw."""
         return any(piece != UNKNOWN and piece != self._ids[SPACE] for piece in self.pieces(text))
 
+    def is_word(self, word: str) -> bool:
+        """Whether a word, in any case, is a piece of its own, as frequent words of all 16 languages are."""
+        return any(SPACE + form in self._ids for form in (word, word.lower(), word.capitalize(), word.upper()))
+
+    def in_usual_case(self, text: str) -> str:
+        """Each word in the likeliest case: capitals mean other pieces, so that "DOG" has little of the meaning of "dog".
+
+        Only words with capitals change, into lower case or into one capital. As it is typed, and in lower case, a word counts as
+        e times likelier. benchmarks/queries.py --only typing measures what this is worth.
+        """
+        return " ".join(self._usual_case(word) for word in text.split())
+
+    def _usual_case(self, word: str) -> str:
+        lower = word.lower()
+        if word == lower:  # "apple" is not "Apple", although that is likelier
+            return word
+        forms = dict.fromkeys((word, lower, lower.capitalize()))
+        return max(forms, key=lambda form: self._likelihood(form) + (form == word) + (form == lower))
+
+    def _likelihood(self, word: str) -> float:
+        """The logarithm of the likelihood of a word's pieces."""
+        pieces = self.pieces(word)
+        return float(sum(self._unknown_score if piece == UNKNOWN else self._scores[piece] for piece in pieces))
+
     def pieces(self, text: str) -> tuple[int, ...]:
         """The ids of the likeliest word pieces of a text. No piece reaches across words, and words come again and again."""
         return self._of_text(text[:LONGEST])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -127,6 +128,11 @@ class SearchIndex:
         """
         if codes not in (None, "each", "joint"):
             raise ParameterError(f"codes must be 'each' or 'joint', not {codes!r}.")
+        if not isinstance(data, Dataset):
+            raise ParameterError(
+                f"The data is a {type(data).__name__}, not a Dataset.",
+                hint="Write SearchIndex.build(model, dcmh.load_dataset(…, keep_partial=True), folder).",
+            )
         model = starter.folder() if model is None else Path(model) if isinstance(model, str) else model
         in_memory = None if isinstance(model, Path) else model
         held_out = None if split is None or in_memory is None else calibration.measure(in_memory, split)
@@ -159,6 +165,12 @@ class SearchIndex:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, also in another process of this machine, opens the index again."""
+        if isinstance(self.where, Address):  # it may hold a password
+            raise TypeError(f"The index {self.place} is on a server: open it in the other process.")
+        return type(self).open, (self.where.absolute(),)
 
     def __len__(self) -> int:
         return self.store.snapshot.items
@@ -260,17 +272,33 @@ class SearchIndex:
         `coded` is a packed code, or the `Query.key` of an earlier query, and its modality.
         """
         indexed = self.store.modalities()
-        return queries.ask(
+        ask = functools.partial(
+            queries.ask,
             self.encoders,
             text,
             image,
             vector,
             query_modality,
             coded=None if coded is None else queries.ask_code(self.encoders, *coded, indexed),
-            like=[self._example(item) for item in like],
-            unlike=[self._example(item) for item in unlike],
+            like=self._examples(like),
+            unlike=self._examples(unlike),
             indexed=indexed,
         )
+        query, request = ask(counts=self.store.word_counts)
+        if query.corrected:
+            as_typed = ask()
+            if not self._finds_better(request, as_typed[1]):
+                return as_typed
+        return query, request
+
+    def _finds_better(self, request: Request, other: Request) -> bool:
+        """Whether the best hit of a request has a higher fine score than that of another one."""
+
+        def best(request: Request) -> float | None:
+            return self._intact(lambda now: self._rank(now, request, Wanted(k=1))).best
+
+        first, second = best(request), best(other)
+        return first is None or second is None or first > second
 
     def near(
         self,
@@ -313,6 +341,11 @@ class SearchIndex:
         query = replace(query, text=about.text, image=about.path)
         return self._answer(query, request, began, Wanted(k, radius, modality, offset), at_least, filter)
 
+    def _examples(self, items: Sequence[int]) -> list[queries.Example]:
+        if isinstance(items, str) or not isinstance(items, Iterable):
+            raise ParameterError(f"like and unlike take a list of ids, not {items!r}.", hint="Write [id].")
+        return [self._example(item) for item in items]
+
     def _example(self, item: int) -> queries.Example:
         """An item as part of a query: its picture, or its text if it has none."""
         number = as_id(item)
@@ -335,6 +368,10 @@ class SearchIndex:
     ) -> Hits:
         """The hits of a query. `began`: when, by `time.perf_counter`."""
         wanted = replace(wanted, without=(*query.like, *query.unlike))
+        if filter is not None and not isinstance(filter, Filter):
+            raise ParameterError(
+                f"filter must be a dcmh.Filter, not {filter!r}.", hint='Write dcmh.Filter(labels=["pets"]).'
+            )
         if filter:
             filter = self._checked_filter(filter)  # noqa: A001
             wanted = replace(wanted, allowed=self.store.matching(filter))
@@ -344,10 +381,10 @@ class SearchIndex:
         last = None if k is None else offset + k
         if at_least is not None:  # all that can have a precision, of which some are left out before hits are counted
             self._check_precision(at_least, query)
-            most = None if last is None else max(last, calibration.BANDS[-1])
+            measured = calibration.BANDS[-1] if self.calibration.sizes else len(self)  # by distance, any hit has one
+            most = None if last is None else max(last, measured)
             wanted, first = replace(wanted, k=most, offset=0), 0
-        texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
-        ranking = self._intact(lambda now: self._rank(now, request, wanted, texts))
+        ranking = self._intact(lambda now: self._rank(now, request, wanted))
         if not request.known and not ranking.matches and wanted.radius is None:
             raise queries.no_answer(self.encoders, query, request, texts_searched=self.store.has_words)
         hits = self._hits(ranking.matches, query, request, ranking, first)
@@ -371,8 +408,10 @@ class SearchIndex:
             self.store.restore()
             return work(self.store.snapshot)
 
-    def _rank(self, now: Snapshot[Any, Any], request: Request, wanted: Wanted, texts: list[str]) -> rank.Ranking:
-        return rank.search(rank.Collection(now.indexes, now.fine, self.store, now.items, texts), request, wanted)
+    def _rank(self, now: Snapshot[Any, Any], request: Request, wanted: Wanted) -> rank.Ranking:
+        texts = [name for name, kind in self.encoders.kinds.items() if kind == "text"]
+        words = rank.WithPlurals(self.store)
+        return rank.search(rank.Collection(now.indexes, now.fine, words, now.items, texts), request, wanted)
 
     def _checked_filter(self, filter: Filter) -> Filter:  # noqa: A002
         """The filter with its folder as paths of items begin; a column that no table had is an error."""

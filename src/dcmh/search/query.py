@@ -28,12 +28,13 @@ from dcmh.data.values import plain
 from dcmh.errors import ImageError, ParameterError, QueryError, UnknownWords
 from dcmh.inputs import sentences
 from dcmh.inputs.views import as_column
+from dcmh.search import spelling
 from dcmh.search.encode import Encoders
 from dcmh.search.rank import Request
 from dcmh.search.results import UNMEASURED, Query
 from dcmh.search.words import TextEncoder
 from dcmh.util.formats import read_npy, reason
-from dcmh.util.text import STOP_WORDS, BagOfWords, index_words
+from dcmh.util.text import STOP_WORDS, BagOfWords
 
 # Comparing a word with the whole vocabulary takes milliseconds, so it is done for a few words only.
 OFFERED, LONGEST = 8, 40
@@ -54,6 +55,8 @@ NEGATIONS, ARTICLES, JOINING, ENDING = (
 )
 _TOKEN = re.compile(r'(?P<minus>(?<!\S)-(?=[^\W\d]|"))?(?:"(?P<quoted>[^"]+)"|(?P<word>[^\s"]+))')
 _PUNCTUATION = ".,;:!?()"
+_QUOTED = re.compile(r'\s*"([^"]*)"\s*')
+_QUOTATION_MARKS = dict.fromkeys(map(ord, "“”„‟«»＂"), '"')  # which telephones and word processors make of plain ones
 
 Asked = tuple[Query, Request]
 
@@ -131,10 +134,12 @@ def ask(
     like: Sequence[Example] = (),
     unlike: Sequence[Example] = (),
     indexed: Sequence[str] = (),
+    counts: spelling.Counts | None = None,
 ) -> Asked:
     """The query with its code, and the request; in the given modality, or in the default one of its kind.
 
-    `coded` is a part that has its code already, `indexed` the modalities of the index that has the examples.
+    `coded` is a part that has its code already, `indexed` the modalities of the index that has the examples. `counts` says
+    how many items contain some words; with it, misspelt words are corrected.
     """
     text = plain(text)
     pictures = [given is not None for given in (image, vector, coded)]
@@ -148,8 +153,13 @@ def ask(
         modality = {name: query_modality if name == kind else None for name in modality}
     words, without = _read(text) if text is not None else ("", ())
     parts: list[tuple[float, Asked]] = []
+    meant: dict[str, str] = {}
     if text is not None and (not without or words):
-        parts.append((1.0, ask_words(encoders, words, _checked(encoders, modality["text"], "text"))))
+        spoken = _checked(encoders, modality["text"], "text")
+        if counts is not None and isinstance(words, str) and (name := spoken or encoders.text) is not None:
+            meant = spelling.corrections(words, _meaning(encoders, encoders.words_of(name)), counts)
+            words = spelling.corrected(words, meant)
+        parts.append((1.0, ask_words(encoders, words, spoken)))
     if image is not None:
         parts.append((PICTURE, ask_picture(encoders, image, _checked(encoders, modality["image"], "image"))))
     if vector is not None:
@@ -164,7 +174,12 @@ def ask(
         excluded.append((UNLIKE / len(unlike), ask_code(encoders, example.key, example.modality, indexed)))
     query, request = parts[0][1] if len(parts) == 1 and not excluded else _combined(encoders, parts, excluded)
     named, apart = tuple(one.id for one in like), tuple(one.id for one in unlike)
-    return replace(query, text=text, without=without, like=named, unlike=apart), request
+    return replace(query, text=text, corrected=meant, without=without, like=named, unlike=apart), request
+
+
+def _meaning(encoders: Encoders, words: TextEncoder) -> Any:
+    """The sentence encoder that reads queries; None if there is none."""
+    return words.encoder or (encoders.fine.encoder if encoders.fine is not None else None)
 
 
 def read_ahead(encoders: Encoders, texts: Sequence[str]) -> None:
@@ -178,7 +193,12 @@ def read_ahead(encoders: Encoders, texts: Sequence[str]) -> None:
 
 def _read(text: str) -> tuple[str, tuple[str, ...]]:
     """The words to search for and those to exclude; a text that is no query is left to `ask_words`."""
-    return parse(text) if isinstance(text, str) and len(text) <= LONGEST_QUERY else (text, ())
+    if not isinstance(text, str) or len(text) > LONGEST_QUERY:
+        return text, ()
+    text = text.translate(_QUOTATION_MARKS)
+    whole = _QUOTED.fullmatch(text)
+    words, without = parse(whole[1] if whole else text)  # "no people" in quotation marks excludes people, too
+    return (f'"{words}"' if whole and not without else words), without
 
 
 def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: list[tuple[float, Asked]]) -> Asked:
@@ -216,23 +236,27 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
     if len(text) > LONGEST_QUERY:
         raise QueryError(f"The query has {len(text):,} characters; the limit is {LONGEST_QUERY:,}.", hint="Shorten it.")
     words = encoders.words_of(modality)
-    indexed = index_words(text)
-    meaning = words.encoder or (encoders.fine.encoder if encoders.fine is not None else None)
-    used, ignored = words.bag.used_and_ignored(text)
-    read = meaning is not None and meaning.knows(text)  # a script that the encoder lacks may still be in the vocabulary
+    named = spelling.named(text)
+    indexed = spelling.words_of(named)
+    if not indexed:
+        raise _no_words(text)
+    meaning = _meaning(encoders, words)
+    used, ignored = words.bag.used_and_ignored(named)
+    read = meaning is not None and meaning.knows(
+        named
+    )  # a script that the encoder lacks may still be in the vocabulary
     known = bool(used) or read
     if read:
         used, ignored = [*used, *ignored], []
-    if not known and not indexed:
-        raise _unknown(text, words, {}, encoders.folder / f"{modality}.vocabulary.txt", texts_searched=False)
     nearest = _nearest(words.bag, ignored) if suggest else {}
-    code = words.encode([text])[0].tobytes()
+    usual = spelling.in_usual_case(named, meaning)
+    code = words.encode([usual])[0].tobytes()
     fine = None
     if encoders.fine is not None and read:
-        fine = encoders.fine.of_texts([text])[0]
+        fine = encoders.fine.of_texts([usual])[0]
     kind = "word" if len(indexed) <= WORD else "sentence"
     query = Query(text, None, tuple(used), tuple(ignored), nearest, code, encoders.key(code, fine), kind)
-    return query, Request(code, modality, True, encoders.as_query(fine), tuple(indexed), known)
+    return query, Request(code, modality, True, encoders.as_query(fine), indexed, known)
 
 
 def no_answer(encoders: Encoders, query: Query, request: Request, *, texts_searched: bool) -> QueryError:
@@ -328,12 +352,19 @@ def _nearest(bag: BagOfWords, ignored: list[str]) -> dict[str, tuple[str, ...]]:
     return {word: known for word, known in nearest.items() if known}
 
 
+def _no_words(text: str) -> QueryError:
+    what = f"There is no word in the query '{_shortened(text)}'." if text.strip() else "The query is empty."
+    return QueryError(what, hint="Give some words, or a picture.")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
 def _unknown(
     text: str, words: TextEncoder, nearest: dict[str, tuple[str, ...]], vocabulary: Path, *, texts_searched: bool
 ) -> QueryError:
-    if not text.strip():
-        return QueryError("The query is empty.", hint="Give some words, or a picture.")
-    shown = text if len(text) <= 60 else f"{text[:59]}…"
+    shown = _shortened(text)
     if words.encoder is not None:
         name = os.path.basename(words.encoder.name)
         return UnknownWords(

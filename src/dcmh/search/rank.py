@@ -35,6 +35,7 @@ from dcmh.index.protocol import Hits, ascending
 from dcmh.stores.base import COMMON, EVERYTHING, FineVectors, Ids, Scores
 from dcmh.stores.codes import ALONE
 from dcmh.util.arrays import rows_of
+from dcmh.util.text import plural_form
 
 CANDIDATES = 5_000  # of an index of more than EVERYTHING items
 RARE = 1_000  # a word that at most so many items contain makes them candidates
@@ -121,6 +122,24 @@ class Ranking:
     radius: int | None
     best: float | None = None  # the highest fine score
     common: bool = False  # whether more than FEW items contain some word of the request
+
+
+class WithPlurals:
+    """The words of an index, each together with the form that its plural may have there."""
+
+    def __init__(self, words: WordIndex) -> None:
+        self._words = words
+
+    def word_counts(self, words: Sequence[str]) -> dict[str, int]:
+        """The number of items that contain each word; of items with both forms, perhaps more than there are."""
+        forms = {word: other for word in words if (other := plural_form(word)) is not None}
+        counts = self._words.word_counts(list(dict.fromkeys([*words, *forms.values()])))
+        return {word: counts[word] + counts.get(forms.get(word, ""), 0) for word in words if word in counts}
+
+    def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids:
+        """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
+        held, other = self._words.with_word(word, among), plural_form(word)
+        return held if other is None else np.union1d(held, self._words.with_word(other, among))
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class Hit:
 @dataclass(frozen=True)
 class Query:
     """A query. `used` and `ignored` are its known and unknown words; `nearest` suggests known words for unknown ones.
+    `corrected` are misspelt words with those that were searched for instead.
 
     `without` is what its words exclude; `like` and `unlike` are the ids of its examples; `filter` limits its hits.
     `key` is the code, followed by the quantised fine vector if there is one; `SearchIndex.near` takes both.
@@ -78,6 +79,7 @@ class Query:
     like: tuple[int, ...] = ()
     unlike: tuple[int, ...] = ()
     filter: Filter = field(default_factory=Filter)
+    corrected: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A record for JSON."""
@@ -87,6 +89,7 @@ class Query:
             "used": list(self.used),
             "ignored": list(self.ignored),
             "nearest": {word: list(known) for word, known in self.nearest.items()},
+            "corrected": self.corrected,
             "code": self.code.hex(),
             "without": list(self.without),
             "like": list(self.like),

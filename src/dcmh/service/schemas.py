@@ -60,6 +60,7 @@ class Query(Schema):
     used: tuple[str, ...]
     ignored: tuple[str, ...]
     nearest: dict[str, tuple[str, ...]] = Field(description="Known words similar to the ignored ones")
+    corrected: dict[str, str] = Field(description="Misspelt words, with those that were searched for instead")
     code: str = Field(description="Hexadecimal; bit 0 is the lowest bit of the first byte")
     key: str = Field(description="Code and quantised fine vector, hexadecimal: GET /api/search?code= takes it")
     without: tuple[str, ...] = Field(description="What the words exclude")

@@ -98,7 +98,8 @@ class Filter:
     folder
         Items whose file is in this folder or a subfolder of it.
     since, until
-        Items of these dates or between them: a year, a month, a day, or a time, as in 2019, 2019-07 and 2019-07-14T18:30.
+        Items of these dates or between them: a year, a month, a day, or a time, as in 2019, 2019-07 and 2019-07-14T18:30;
+        in local time, unless the time has a zone, as in 2019-07-14T18:30+02:00.
     where
         Conditions such as "rating >= 4" on extra columns of the table that was indexed, with =, !=, <, <=, > or >=.
     """
@@ -160,9 +161,12 @@ def _moments(text: str) -> tuple[datetime, datetime]:
             if month is not None:
                 return first, datetime(first.year + month // 12, month % 12 + 1, 1)
             return first, datetime(first.year + 1, 1, 1)
-        first = datetime.fromisoformat(given).replace(tzinfo=None, microsecond=0)
+        first = datetime.fromisoformat(given)
+        if first.tzinfo is not None:
+            first = first.astimezone()  # in local time, as dates of photos are
+        first = first.replace(tzinfo=None, microsecond=0)
         return first, first + timedelta(seconds=1)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         raise ParameterError(
             f"Not a date: {text!r}.",
             hint="Write a year, a month, a day or a time, such as 2019, 2019-07 or 2019-07-14.",

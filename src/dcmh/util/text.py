@@ -147,6 +147,25 @@ def _stem(word: str) -> str:
     return singular(word)
 
 
+HALVES = {"calf": "calve", "elf": "elve", "half": "halve", "hoof": "hoove", "scarf": "scarve", "wife": "wive"}
+_OF_HALVES = {plural: word for word, plural in HALVES.items()}
+
+
+def plural_form(word: str) -> str | None:
+    """What `_stem` makes of the plural of a word where it is not that word, or the other way round: cookies is cooky.
+
+    Indexes hold such words, so a query looks for both.
+    """
+    if word in HALVES or word in _OF_HALVES:
+        return HALVES.get(word) or _OF_HALVES[word]
+    if len(word) < 4 or not word.isascii():
+        return None
+    for ending, other in (("ie", "y"), ("y", "ie"), ("oe", "o"), ("o", "oe"), ("use", "us"), ("us", "use")):
+        if word.endswith(ending):
+            return word.removesuffix(ending) + other
+    return None
+
+
 @lru_cache(maxsize=1 << 16)
 def singular(word: str) -> str:
     """The singular of an English plural, judged by its ending: dogs is dog, berries is berry, but grass stays grass."""

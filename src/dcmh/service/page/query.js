@@ -54,7 +54,8 @@ function words(state, query) {
   return [...understood(state, query), ...(excluded.length ? [element("span", { class: "term" }, "without"), ...excluded] : [])];
 }
 
-function understood(state, { used, ignored, nearest }) {
+function understood(state, { used, ignored, nearest, corrected }) {
+  if (Object.keys(corrected).length) return insteadOf(state, corrected);
   if (!ignored.length) return [element("span", { class: "term" }, "results for"), element("b", { class: "used" }, state.value)];
   const how = used.length ? "used" : "found in texts and labels only"; // the model knows none of the words
   const parts = [element("span", { class: "term" }, how), ...used.map((word) => element("b", { class: "used" }, word))];
@@ -67,6 +68,18 @@ function understood(state, { used, ignored, nearest }) {
     parts.push(element("a", { class: "instead", href: href({ ...state, value, item: null }) }, `${known}?`));
   }
   return parts;
+}
+
+/** What was searched for in place of misspelt words, and a link for each that takes it as it is written: in quotation marks. */
+function insteadOf(state, corrected) {
+  const typed = Object.keys(corrected);
+  const value = typed.reduce((text, word) => replaced(text, word, corrected[word]), state.value);
+  const links = typed.map((word) => element("a", {
+    class: "instead", href: href({ ...state, value: replaced(state.value, word, `"${word}"`), item: null }),
+    "aria-label": `Search for ${word} as it is written`,
+  }, word));
+  return [element("span", { class: "term" }, "results for"), element("b", { class: "used" }, value),
+    element("span", { class: "term" }, "instead of"), ...links];
 }
 
 function picture(state) {

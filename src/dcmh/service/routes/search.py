@@ -276,6 +276,7 @@ def search_response(
             used=query.used if words else (),
             ignored=query.ignored if words else (),
             nearest=query.nearest if words else {},
+            corrected=query.corrected if words else {},
             code=query.code.hex(),
             key=query.key.hex(),
             without=query.without,

@@ -1,0 +1,149 @@
+"""Queries as people type them: emoji, capitals, and misspelt words.
+
+A word is misspelt if neither the collection, nor the captions of photos that the list of common words was made from, nor the
+sentence encoder have it, and one of the first two has a word that is spelt almost alike, or the two words that it joins
+("teddybear"). Words in quotation marks are left as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+from string import ascii_lowercase
+
+from dcmh.inputs.encoders import TextEncoder
+from dcmh.util.text import HALVES, STOP_WORDS, index_words, plural_form
+
+Counts = Callable[[Sequence[str]], dict[str, int]]  # how many items contain each word
+
+SHORTEST = 4  # letters of a word from which on it is compared with others,
+LONG = 9  # and from which on two letters may differ
+LONGEST = 30
+PART = 3  # letters of each of two words that are written as one
+MOST = 8  # words of a query
+
+_WORD = re.compile(r'"[^"]*"|\w+')
+_MARKS = re.compile(r'"|(?<!\S)#(?=\w)')
+_EMOJI = re.compile("[\u200d\u2600-\u27bf\ufe0f\U0001f300-\U0001faff]")
+_NO_NAMES = ("zero width", "variation selector", "emoji modifier")  # of parts of emoji, such as skin colours
+
+
+def named(text: str) -> str:
+    """The text with the names of its emoji in their place, and words without # or quotation marks.
+
+    A sentence encoder reads "dog face", but not the drawing, and less of "#dog" than of "dog".
+    """
+    return _EMOJI.sub(_name, _MARKS.sub(" ", text))
+
+
+def _name(emoji: re.Match[str]) -> str:
+    name = unicodedata.name(emoji[0], "").lower()
+    return " " if name.startswith(_NO_NAMES) else f" {name} "
+
+
+def in_usual_case(text: str, encoder: TextEncoder | None) -> str:
+    """The words as the encoder has seen them most often, since "DOG" is not "dog" to it."""
+    usual = getattr(encoder, "in_usual_case", None)
+    return text if usual is None else str(usual(text))
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words under which texts are looked for, as people write them: cookie, where an index may have cooky."""
+    common = _common_words()
+    pairs = ((word, plural_form(word) or word) for word in index_words(text))
+    return tuple(
+        other if word not in common and (other in common or other in HALVES) else word for word, other in pairs
+    )
+
+
+def corrections(text: str, encoder: TextEncoder | None, counts: Counts) -> dict[str, str]:
+    """Misspelt words, with what was probably meant; none without an encoder that knows which words there are."""
+    is_word = getattr(encoder, "is_word", None)
+    if is_word is None:
+        return {}
+    typed = [word for word in _WORD.findall(text) if SHORTEST <= len(word) <= LONGEST and word.isascii()]
+    words = [word for word in dict.fromkeys(typed) if word.isalpha() and not _is_common(word.lower())]
+    words = [word for word in words if not any(is_word(form) for form in (word, *index_words(word)))]
+    found = {word: _meant(word.lower(), counts) for word in words[:MOST]}
+    return {word: meant for word, meant in found.items() if meant is not None}
+
+
+def corrected(text: str, meant: dict[str, str]) -> str:
+    """The text with some of its words replaced."""
+    return _WORD.sub(lambda word: meant.get(word[0], word[0]), text)
+
+
+def _meant(word: str, counts: Counts) -> str | None:
+    """The word that was meant: one of the collection, or else a common one."""
+    if any(counts(index_words(word)).values()):
+        return None
+    near = list(dict.fromkeys(_edits(word)))
+    forms = {other: index_words(other)[0] for other in near}
+    held = counts(list(dict.fromkeys(forms.values())))
+    best = max(near, key=lambda other: (held.get(forms[other], 0), _is_common(other)))
+    if held.get(forms[best]):
+        return best
+    limit = 2 if len(word) >= LONG else 1
+    distances = {other: _distance(word, other, limit) for other in _common_words()}
+    others = [other for other, far in distances.items() if far <= limit and (far < 2 or other[0] == word[0])]
+    if others:
+        return min(others, key=lambda other: distances[other])  # of equally near ones the most common
+    return _two_words(word, counts)
+
+
+def _two_words(word: str, counts: Counts) -> str | None:
+    """The two words that one was made of by leaving out the space."""
+    for at in range(PART, len(word) - PART + 1):
+        parts = [word[:at], word[at:]]
+        held = counts([form for part in parts for form in index_words(part)])
+        if all(_is_common(part) or held.get(index_words(part)[0]) for part in parts):
+            return " ".join(parts)
+    return None
+
+
+def _edits(word: str) -> Iterator[str]:
+    """All words that one letter more, less or other, or two letters in the other order, make of a word."""
+    for at in range(len(word) + 1):
+        head, tail = word[:at], word[at:]
+        if tail:
+            yield head + tail[1:]
+        if len(tail) > 1:
+            yield head + tail[1] + tail[0] + tail[2:]
+        for letter in ascii_lowercase:
+            yield head + letter + tail
+            if tail and letter != tail[0]:
+                yield head + letter + tail[1:]
+
+
+def _distance(a: str, b: str, limit: int) -> int:
+    """The number of letters that differ, as in `_edits` (Damerau and Levenshtein); beyond `limit` any larger number."""
+    if abs(len(a) - len(b)) > limit:
+        return limit + 1
+    before: list[int] = []
+    last = list(range(len(b) + 1))
+    for row, one in enumerate(a, 1):
+        here = [row]
+        for column, other in enumerate(b, 1):
+            best = min(last[column] + 1, here[-1] + 1, last[column - 1] + (one != other))
+            if row > 1 and column > 1 and one == b[column - 2] and a[row - 2] == other:
+                best = min(best, before[column - 2] + 1)
+            here.append(best)
+        if min(here) > limit:
+            return limit + 1
+        before, last = last, here
+    return last[-1]
+
+
+@functools.cache
+def _common_words() -> dict[str, None]:
+    """Words of captions and of the names of ImageNet's classes, the most frequent first."""
+    listed = (files("dcmh.search") / "common_words.txt").read_text(encoding="utf-8")
+    return dict.fromkeys(listed.split())
+
+
+def _is_common(word: str) -> bool:
+    words = _common_words()
+    return word in STOP_WORDS or word in words or any(form in words for form in index_words(word))
