@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dcmh import codes
 from dcmh.errors import DataError, ParameterError
 from dcmh.evaluation import metrics
+from dcmh.evaluation.metrics import packed
 
 
 def ap_of_list(hits, k=None):
@@ -176,7 +177,10 @@ class TestGradedRelevance:
         for ties, value in wanted.items():
             assert metrics.ndcg_at([distance], [grades], [k], ties=ties) == pytest.approx([value], abs=1e-12)
 
-    def test_from_packed_codes(self):
+    @pytest.mark.parametrize("compiled", [True, False])
+    def test_from_packed_codes(self, compiled, monkeypatch):
+        if not compiled:
+            monkeypatch.setattr(packed, "_kernels", lambda: None)
         sides = random_sides(8, n_labels=9)
         grades = sides[2].astype(int) @ sides[3].T.astype(int)
         assert grades.max() > 2
@@ -308,6 +312,12 @@ class TestEdges:
 
 
 class TestPacked:
+    @pytest.fixture(params=["numba", "numpy"])
+    def path(self, request, monkeypatch):
+        if request.param == "numpy":
+            monkeypatch.setattr(packed, "_kernels", lambda: None)
+
+    @pytest.mark.usefixtures("path")
     @pytest.mark.parametrize(("bits", "n_labels"), [(3, 1), (16, 24), (20, 70), (64, 128), (130, 300)])
     def test_equals_dense(self, bits, n_labels):
         sides = random_sides(bits, bits=bits, n_labels=n_labels)
@@ -329,6 +339,7 @@ class TestPacked:
         assert (counts.precision_at([1, 9]) == metrics.precision_at(distance, relevant, [1, 9])).all()
         assert (counts.recall_at([1, 9]) == metrics.recall_at(distance, relevant, [1, 9])).all()
 
+    @pytest.mark.usefixtures("path")
     @pytest.mark.parametrize("n_database", [1, 2, 3, 1023, 1024, 1025])
     def test_block_edges(self, n_database):
         sides = random_sides(1, n_queries=3, n_database=n_database, n_labels=2)
@@ -364,6 +375,19 @@ class TestPacked:
         for ask in (counts.average_precision, lambda ties: counts.precision_at([1], ties=ties)):
             with pytest.raises(ParameterError, match="do not know the order of the database"):
                 ask(ties="stable")
+
+    def test_without_numba(self, monkeypatch, caplog):
+        sides = random_sides(2, n_database=40)
+        expected = metrics.rank_counts(*sides)
+        monkeypatch.setitem(sys.modules, "numba", None)
+        monkeypatch.delitem(sys.modules, "dcmh.evaluation.metrics.kernels", raising=False)
+        monkeypatch.delattr("dcmh.evaluation.metrics.kernels", raising=False)
+        packed._kernels.cache_clear()
+        try:
+            np.testing.assert_array_equal(metrics.rank_counts(*sides).points, expected.points)
+            assert "numba is not installed" in caplog.text
+        finally:
+            packed._kernels.cache_clear()
 
     def test_import_is_light(self):
         script = (

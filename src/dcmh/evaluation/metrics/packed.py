@@ -1,15 +1,18 @@
 """Counts and stable-order average precision from packed codes, without the matrix of all pairs.
 
-Relevance is by labels, in compiled kernels; or by pairing: one point, its own in another modality, is relevant to each
-query. Numba is imported when it is first needed.
+Relevance is by labels, in compiled kernels if numba is installed and otherwise in NumPy with the same results; or by
+pairing: one point, its own in another modality, is relevant to each query.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,12 @@ from numpy.typing import NDArray
 
 from dcmh.codes import check_packed, hamming
 from dcmh.errors import DataError
-from dcmh.evaluation.metrics.counts import Counts, blocks
-from dcmh.evaluation.metrics.gain import cumulative_discounts, gains, ndcg_of, normalized
+from dcmh.evaluation.metrics.counts import Counts, blocks, count
+from dcmh.evaluation.metrics.dense import average_precision
+from dcmh.evaluation.metrics.gain import cumulative_discounts, dense_ndcg, gains, ndcg_of, normalized
 from dcmh.evaluation.metrics.ties import TIES, Ties, check_k
+
+log = logging.getLogger(__name__)
 
 PAIRS = 1 << 19  # per additional thread: half a millisecond of work
 
@@ -38,7 +44,9 @@ def rank_counts(
     query_labels, database_labels : (n, n_labels), non-zero where an item has the label; a pair is relevant
         when it shares at least one
     """
-    return _counts(_Sides.check(query, database, query_labels, database_labels, bits).words(), bits)
+    sides = _Sides.check(query, database, query_labels, database_labels, bits)
+    kernels = _kernels()
+    return sides.counts() if kernels is None else _compiled_counts(kernels, sides.words(), bits)
 
 
 def stable_average_precision(
@@ -55,17 +63,21 @@ def stable_average_precision(
 
     Arguments as in `rank_counts`, whose result for the same arguments can be given as `counts` to save time.
     """
-    words = _Sides.check(query, database, query_labels, database_labels, bits).words()
+    sides = _Sides.check(query, database, query_labels, database_labels, bits)
     k = len(database) if k is None else min(check_k(k), len(database))
+    kernels = _kernels()
+    if kernels is None:
+        return sides.stable(k)
+    words = sides.words()
     if counts is None:
-        counts = _counts(words, bits)
+        counts = _compiled_counts(kernels, words, bits)
     elif counts.points.shape != (len(query), bits + 1) or counts.database != len(database):
         raise DataError(
             f"The counts given are of {counts.queries} queries, {counts.database} points and {counts.bits} bits, "
             f"the codes are of {len(query)}, {len(database)} and {bits}. "
             "Count these codes with rank_counts, or leave counts out."
         )
-    return _stable(words, counts, k)
+    return _compiled_stable(kernels, words, counts, k)
 
 
 def rank_ndcg(
@@ -77,9 +89,10 @@ def rank_ndcg(
     ks: Sequence[int],
 ) -> dict[Ties, NDArray[np.float64]]:
     """NDCG of each query for each k, (n_queries, len(ks)), under each rule for ties; grades are numbers of shared labels."""
-    from dcmh.evaluation.metrics import kernels
-
     sides = _Sides.check(query, database, query_labels, database_labels, bits)
+    kernels = _kernels()
+    if kernels is None:
+        return {ties: sides.ndcg(ks, ties) for ties in TIES}
     words, steps = sides.words(), 1 + int(sides.query_labels.sum(axis=1).max())
     discounts, gain = cumulative_discounts(ks, len(database)), gains(steps)
     result: dict[Ties, NDArray[np.float64]] = {ties: np.zeros((len(query), len(ks))) for ties in TIES}
@@ -98,9 +111,19 @@ def rank_ndcg(
     return result
 
 
-def _counts(words: tuple[Words, Words, Words, Words], bits: int) -> Counts:
-    from dcmh.evaluation.metrics import kernels
+@cache
+def _kernels() -> ModuleType | None:
+    try:
+        from dcmh.evaluation.metrics import kernels
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("numba", "llvmlite"):
+            raise
+        log.warning("numba is not installed: rankings are counted with NumPy, which is slower by a factor of about 10.")
+        return None
+    return kernels
 
+
+def _compiled_counts(kernels: ModuleType, words: tuple[Words, Words, Words, Words], bits: int) -> Counts:
     query, database, query_labels, database_labels = words
     points = np.zeros((len(query), bits + 1), np.int32)
     relevant = np.zeros((len(query), bits + 1), np.int32)
@@ -112,9 +135,9 @@ def _counts(words: tuple[Words, Words, Words, Words], bits: int) -> Counts:
     return Counts(points, relevant)
 
 
-def _stable(words: tuple[Words, Words, Words, Words], counts: Counts, k: int) -> NDArray[np.float64]:
-    from dcmh.evaluation.metrics import kernels
-
+def _compiled_stable(
+    kernels: ModuleType, words: tuple[Words, Words, Words, Words], counts: Counts, k: int
+) -> NDArray[np.float64]:
     query, database, query_labels, database_labels = words
     result = np.zeros(len(query))
 
@@ -183,12 +206,39 @@ class _Sides:
             np.ascontiguousarray(_as_words(database_masks).T),
         )
 
+    def counts(self) -> Counts:
+        return _concatenated([count(*self._pairs(rows), bits=self.bits) for rows in self._blocks()])
+
+    def stable(self, k: int) -> NDArray[np.float64]:
+        return np.concatenate([average_precision(*self._pairs(rows), k=k) for rows in self._blocks()])
+
+    def ndcg(self, ks: Sequence[int], ties: Ties) -> NDArray[np.float64]:
+        found = [
+            dense_ndcg(hamming(self.query[rows], self.database), self._shared(rows), ks, ties=ties)
+            for rows in self._blocks()
+        ]
+        return np.concatenate(found)
+
+    def _blocks(self) -> Iterator[slice]:
+        return blocks(len(self.query), len(self.database))
+
+    def _pairs(self, rows: slice) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
+        return hamming(self.query[rows], self.database), self._shared(rows) > 0
+
+    def _shared(self, rows: slice) -> NDArray[np.int32]:
+        shared = self.query_labels[rows].astype(np.float32) @ self.database_labels.T.astype(np.float32)
+        return shared.astype(np.int32)
+
 
 def _as_words(packed: Bytes) -> Words:
     """Bytes, (n, width), as 64-bit words, (n, ceil(width / 8)), padded with zeros."""
     padded = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), np.uint8)
     padded[:, : packed.shape[1]] = packed
     return padded.view(np.uint64)
+
+
+def _concatenated(counts: Sequence[Counts]) -> Counts:
+    return Counts(np.concatenate([each.points for each in counts]), np.concatenate([each.relevant for each in counts]))
 
 
 # -- relevance by pairing -----------------------------------------------------------------------------------------
