@@ -40,6 +40,7 @@ from dcmh.search import SearchIndex, calibration
 from dcmh.util.text import index_words
 
 QUERIES, TRAIN, SEED = 2000, 5000, 0
+DRAWS = 5  # of the halves on which precision is measured and shown
 
 SYNONYMS = {
     "puppy": "dog", "hound": "dog", "kitten": "cat", "kitty": "cat", "sofa": "couch", "settee": "couch",
@@ -152,30 +153,33 @@ def own_photo(searched: Searched, captions: Sequence[str], ids: Sequence[str], k
 
 def shown_against_true(
     model: Path, unseen: dcmh.Dataset, *, texts: bool, k: int = 50
-) -> list[tuple[str, int, float, float]]:
-    """For each tenth of shown precision: hits, mean shown, share of them that is relevant.
+) -> list[tuple[str, float, float, float, float]]:
+    """For each tenth of shown precision: hits per draw, mean shown, share that is relevant, and its deviation over draws.
 
     The model learned from none of these photos. Precision is measured on one half of them and shown for searches of the
-    other half by the names of labels, then the other way round.
+    other half by the names of labels, then the other way round; this for several draws of the halves.
     """
     learned = dcmh.load(model)
-    order = np.random.default_rng(1).permutation(len(unseen))
-    halves = [unseen.take(np.sort(rows)) for rows in np.array_split(order, 2)]
-    rows = []
-    for measured, searched in (halves, halves[::-1]):
-        held_out = calibration.measure(learned, SimpleNamespace(query=measured, database=measured, train=measured))
-        photos = Searched(model, searched, texts=texts)
-        photos.index.calibration = calibration.Calibration({calibration.HELD: held_out})
-        for column, name in enumerate(searched.label_names):
-            for hit in photos.index.search(text=name, k=k):
-                if hit.precision is not None:
-                    rows.append((hit.precision, bool(searched.labels[photos.rows[hit.name], column])))
+    hits = []  # draw, shown, relevant
+    for draw in range(DRAWS):
+        order = np.random.default_rng(draw + 1).permutation(len(unseen))
+        halves = [unseen.take(np.sort(rows)) for rows in np.array_split(order, 2)]
+        for measured, searched in (halves, halves[::-1]):
+            held_out = calibration.measure(learned, SimpleNamespace(query=measured, database=measured, train=measured))
+            photos = Searched(model, searched, texts=texts)
+            photos.index.calibration = calibration.Calibration({calibration.HELD: held_out})
+            for column, name in enumerate(searched.label_names):
+                for hit in photos.index.search(text=name, k=k):
+                    if hit.precision is not None:
+                        hits.append((draw, hit.precision, searched.labels[photos.rows[hit.name], column]))
+    draws, shown, true = np.array(hits, np.float64).T
+    tenth = np.minimum((shown * 10).astype(int), 9)
     table = []
-    for low in np.arange(0, 1, 0.1):
-        part = [row for row in rows if low <= row[0] < low + 0.1 or (low > 0.85 and row[0] == 1)]
-        if part:
-            shown, true = np.mean([row[0] for row in part]), np.mean([row[1] for row in part])
-            table.append((f"{low:.1f}–{low + 0.1:.1f}", len(part), float(shown), float(true)))
+    for low in np.unique(tenth).tolist():
+        part = tenth == low
+        deviation = np.std([true[part & (draws == draw)].mean() for draw in np.unique(draws[part])])
+        values = (part.sum() / DRAWS, shown[part].mean(), true[part].mean(), deviation)
+        table.append((f"{low / 10:.1f}–{low / 10 + 0.1:.1f}", *map(float, values)))
     return table
 
 
@@ -339,9 +343,9 @@ def report_all(model: Path, data: dcmh.Dataset, split: dcmh.Split) -> None:
     everything_unseen = data.take(~np.isin(data.ids, split.train.ids))
     for title, texts in (("photos alone", False), ("with captions", True)):
         if fresh.index.calibration.is_measured:
-            print(f"\n| shown precision, unseen {title} | hits | shown | true |\n|---|---|---|---|")
-            for low, count, shown, true in shown_against_true(model, everything_unseen, texts=texts):
-                print(f"| {low} | {count:,} | {shown:.3f} | {true:.3f} |")
+            print(f"\n| shown precision, unseen {title} | hits per draw | shown | true |\n|---|---|---|---|")
+            for low, count, shown, true, deviation in shown_against_true(model, everything_unseen, texts=texts):
+                print(f"| {low} | {count:,.0f} | {shown:.3f} | {true:.3f} ±{deviation:.3f} |")
     rows, ours, theirs = natural(Searched(model, split.query, texts=True))
     print("\n| natural query, 2,000 captioned photos | relevant of ten | by keywords |\n|---|---|---|")
     for text, one, other in rows:

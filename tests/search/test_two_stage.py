@@ -297,6 +297,19 @@ class TestPrecision:
         fitted.fine_ = None
         assert calibration.measure(fitted, split) is None
 
+    def test_hits_without_a_precision_do_not_count(self, split, monkeypatch):
+        fitted = dcmh.DCMH(bits=16, hidden=8, epochs=1, device="cpu").fit(split.train)
+
+        def counted():
+            seen = []
+            monkeypatch.setattr(calibration, "curve_of", lambda hits: seen.append(len(hits)) or [(0.0, 0.5)])
+            calibration.measure(fitted, split)
+            return sum(seen)
+
+        every = counted()
+        monkeypatch.setattr(calibration, "WEAKEST", 1.0)  # only the best query of each kind is not too weak
+        assert 0 < counted() < every
+
     def test_curves_are_those_of_collections_of_that_size(self):
         def curves(items, share):
             return {"items": items, "weakest": {}, "curves": {"word": {"bare": {"10": [[-1, share], [1, share]]}}}}

@@ -199,8 +199,11 @@ def measure(model: Hasher, split: Split) -> dict[str, Any] | None:
 
 
 def _curves(searched: _Searched, queries: int) -> dict[str, Any] | None:
-    """Curves of precision by score on a collection, by kind, context and band; None where there were too few hits."""
-    hits: Measured = {}
+    """Curves of precision by score on a collection, by kind, context and band; None where there were too few hits.
+
+    Hits that would be shown without a precision, because the query is too weak, do not count.
+    """
+    rankings = []
     best: dict[str, list[float]] = {}
     for kind, request, relevant, own in searched.requests(queries):
         for with_texts in (False, True) if searched.text is not None else (False,):
@@ -208,17 +211,23 @@ def _curves(searched: _Searched, queries: int) -> dict[str, Any] | None:
             if ranking.best is None:
                 continue
             best.setdefault(kind, []).append(ranking.best)
-            for position, match in enumerate(ranking.matches):
-                where = context(match, ranking, has_text=with_texts and bool(searched.texts[match.id - 1]))
-                hit = ((match.score or 0.0) - BEST * ranking.best, bool(relevant[match.id - 1]))
-                for pool in (where, UNCOMMON) if where == BARE else (where,):  # few words are uncommon
-                    hits.setdefault((kind, pool, band(position) or 0), []).append(hit)
+            rankings.append((kind, ranking, ranking.best, relevant, with_texts))
+    weakest = {kind: round(float(np.quantile(scores, WEAKEST)), 4) for kind, scores in best.items()}
+    hits: Measured = {}
+    for kind, ranking, highest, relevant, with_texts in rankings:
+        for position, match in enumerate(ranking.matches):
+            if highest < weakest[kind] and not match.words:
+                continue
+            where = context(match, ranking, has_text=with_texts and bool(searched.texts[match.id - 1]))
+            hit = ((match.score or 0.0) - BEST * highest, bool(relevant[match.id - 1]))
+            for pool in (where, UNCOMMON) if where == BARE else (where,):  # few words are uncommon
+                hits.setdefault((kind, pool, band(position) or 0), []).append(hit)
     curves: dict[str, dict[str, dict[str, Curve]]] = {}
     for (kind, where, last), seen in hits.items():
         if len(seen) >= FEWEST:
             curves.setdefault(kind, {}).setdefault(where, {})[str(last)] = curve_of(seen)
     counts = {kind: sum(len(seen) for (name, _, _), seen in hits.items() if name == kind) for kind in curves}
-    weakest = {kind: round(float(np.quantile(scores, WEAKEST)), 4) for kind, scores in best.items() if kind in curves}
+    weakest = {kind: weakest[kind] for kind in curves}
     return {"items": len(searched), "hits": counts, "weakest": weakest, "curves": curves} if curves else None
 
 
