@@ -229,8 +229,9 @@ def nearest(
     for start in range(q0, q1, group):
         stop = min(start + group, q1)
         sizes[:], limits[:] = 0, bits + 1
-        for block in range(first, end, BLOCK):
-            block_end = min(block + BLOCK, end)
+        rows = BLOCK if stop - start > 1 else max(1, end - first)  # one query passes over all rows without a break
+        for block in range(first, end, rows):
+            block_end = min(block + rows, end)
             for query in range(start, stop):
                 keys, size, limit = found[query - start], sizes[query - start], limits[query - start]
                 for row in range(block, block_end, 64):
