@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,9 @@ from dcmh.methods import starter
 
 ROWS = 64  # of a block where processes are killed: blocks of 1,024 would hardly ever be finished
 BITS, DIMENSIONS = 64, 128
+ARMS = ["processes", "ray", "processes, cached"]
+PART = 100_000  # rows that are loaded by turns
+TURNS = 15  # of measurements that follow each other, of which the median counts
 
 
 class Memory(threading.Thread):
@@ -130,8 +136,7 @@ def pool(options: argparse.Namespace) -> dict[str, Any]:
             (Path(some) / path.name).symlink_to(path.resolve())
         for turn in range(options.turns):
             found: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
-            arms = ["processes", "ray", "processes, cached"]
-            for arm in arms if turn % 2 == 0 else reversed(arms):  # so that a drift of the load favours neither
+            for arm in options.arms if turn % 2 == 0 else reversed(options.arms):  # a drift of the load favours neither
                 if arm == "ray":
                     with clusters.nodes(2) as cluster:
                         found[arm] = encode(Path(some), arm, cache=False, address=cluster.address)
@@ -145,7 +150,7 @@ def pool(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "photos": options.count,
         "turns": turns,
-        "median share": float(np.median(shares)),
+        "share, quartiles": np.quantile(shares, (0.25, 0.5, 0.75)).tolist(),
         "median share by CPU": float(np.median(by_cpu)),
     }
 
@@ -243,8 +248,8 @@ def data(options: argparse.Namespace) -> dict[str, Any]:
 # -- bulk loading ---------------------------------------------------------------------------------------------------------
 
 
-def rows_of(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
+def rows_of(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
     packed = np.frombuffer(rng.bytes(count * BITS // 8), np.uint8).reshape(count, -1)
     fine = np.frombuffer(rng.bytes(count * DIMENSIONS), np.int8).reshape(count, -1)
     return np.arange(1, count + 1), packed, fine
@@ -322,10 +327,11 @@ def load_postgres(count: int) -> dict[str, Any]:
 
 
 def load_milvus(count: int) -> dict[str, Any]:
-    """Ours, and inserts of prepared rows into collections of the same fields."""
+    """Ours, and inserts of prepared rows into collections of the same fields, by turns."""
     from base64 import b64encode
 
     from dcmh.stores.milvus.collection import Collection
+    from dcmh.stores.milvus.connection import BATCH
     from dcmh.stores.milvus.fine import FineCollection
     from dcmh.stores.milvus.index import MilvusIndex
 
@@ -335,30 +341,37 @@ def load_milvus(count: int) -> dict[str, Any]:
         server.start()
         try:
             index = MilvusIndex(server.address("bench"), BITS)
-            began = time.monotonic()
-            part = 100_000
-            spent = 0.0
-            for start in range(0, count, part):
-                ids, packed, fine = rows_of(min(part, count - start))
-                began = time.monotonic()
-                index.load(ids + start, packed, fine=fine)
-                spent += time.monotonic() - began
-            figures["dcmh, rows/s"] = count / spent
             own, beside = Collection(index.server, BITS, "own"), FineCollection(index.server, "own_fine")
             own.open(create=True)
             beside.open(create=True)
-            ids, packed, fine = rows_of(5000)
-            texts = [b64encode(vector).decode() for vector in fine]
-            spent = 0.0
-            for start in range(0, count, len(ids)):
-                numbers = (ids + start).tolist()
-                codes = [{"id": n, "code": c.tobytes(), "alone": False} for n, c in zip(numbers, packed, strict=True)]
-                vectors = [{"id": n, "code": bytes(1), "fine": t} for n, t in zip(numbers, texts, strict=True)]
+            spent = dict.fromkeys(("dcmh, rows/s", "the server's own, rows/s"), 0.0)
+            for start in range(0, count, PART):  # by turns: the server is never quiet, as it stores what came before
+                ids, packed, fine = rows_of(min(PART, count - start), seed=start)
+                ids += start
+                prepared = [
+                    (
+                        [{"id": n, "code": c.tobytes(), "alone": False} for n, c in zip(some, codes, strict=True)],
+                        [
+                            {"id": n, "code": bytes(1), "fine": b64encode(v).decode()}
+                            for n, v in zip(some, vectors, strict=True)
+                        ],
+                    )
+                    for some, codes, vectors in (
+                        (ids[row : row + BATCH].tolist(), packed[row : row + BATCH], fine[row : row + BATCH])
+                        for row in range(0, len(ids), BATCH)
+                    )
+                ]
                 began = time.monotonic()
-                for name, rows in (("own", codes), ("own_fine", vectors)):
-                    index.server.call(lambda client, _, name=name, rows=rows: client.insert(name, rows, timeout=60.0))
-                spent += time.monotonic() - began
-            figures["the server's own, rows/s"] = count / spent
+                for batch in prepared:
+                    for name, rows in zip(("own", "own_fine"), batch, strict=True):
+                        index.server.call(
+                            lambda client, _, name=name, rows=rows: client.insert(name, rows, timeout=60.0)
+                        )
+                spent["the server's own, rows/s"] += time.monotonic() - began
+                began = time.monotonic()
+                index.load(ids, packed, fine=fine)
+                spent["dcmh, rows/s"] += time.monotonic() - began
+            figures |= {name: count / seconds for name, seconds in spent.items()}
         finally:
             server.stop()
     figures["share"] = figures["dcmh, rows/s"] / figures["the server's own, rows/s"]
@@ -379,25 +392,46 @@ def load(options: argparse.Namespace) -> dict[str, Any]:
 # -- a folder index ---------------------------------------------------------------------------------------------------------
 
 
-def bandwidth(codes: np.ndarray, turns: int = 5) -> float:
-    """Bytes per second at which all cores together read memory."""
+def reader(words: np.ndarray) -> Callable[[], object]:
+    """Reads all words with one thread per core, as a scan does, and only adds them up."""
     import numba
 
-    @numba.njit(parallel=True, cache=False)
-    def total(words):
+    from dcmh.index import scan
+
+    @numba.njit(nogil=True)
+    def total(words: np.ndarray) -> int:
         answer = np.uint64(0)
-        for i in numba.prange(len(words)):
+        for i in range(len(words)):
             answer += words[i]
         return answer
 
-    words = codes.view(np.uint64).reshape(-1)
-    total(words[:1000])
-    took = []
-    for _ in range(turns):
-        began = time.perf_counter()
-        total(words)
-        took.append(time.perf_counter() - began)
-    return words.nbytes / min(took)
+    parts = np.array_split(words.reshape(-1), scan.threads_of(None))
+    total(words.reshape(-1)[:1000])
+    return lambda: scan.in_threads([partial(total, part) for part in parts])
+
+
+def random_reads(path: Path, count: int, threads: int = 32) -> Callable[[], object]:
+    """Reads `count` random pages of a file past the page cache, many at a time: what the disk can do."""
+    pages = np.random.default_rng().integers(0, path.stat().st_size // mmap.PAGESIZE, count) * mmap.PAGESIZE
+    pool = ThreadPoolExecutor(threads)
+    rooms = [mmap.mmap(-1, mmap.PAGESIZE) for _ in range(threads)]
+
+    def read(file: int, room: mmap.mmap, offsets: list[int]) -> None:
+        for offset in offsets:
+            os.preadv(file, [room], offset)
+
+    def run() -> None:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        list(pool.map(partial(read, file), rooms, [part.tolist() for part in np.array_split(np.sort(pages), threads)]))
+        os.close(file)
+
+    return run
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - began)
 
 
 def folder(options: argparse.Namespace) -> dict[str, Any]:
@@ -438,34 +472,39 @@ def read_folder(place: Path) -> dict[str, Any]:
     index = HammingIndex.load(place)
     fine = FineIndex.load(place, 0)
     opened = time.perf_counter() - began
-    queries = rng.integers(0, 256, (7, 8), dtype=np.uint8)
-    began = time.perf_counter()
-    index.search(queries[:1], 10)  # reads the file and compiles
-    first = time.perf_counter() - began
-    took = []
-    for query in queries[1:]:
-        began = time.perf_counter()
-        index.search(query[None], 10)
-        took.append(time.perf_counter() - began)
-    speed = bandwidth(index.codes(index.ids[:50_000_000]))
-    query = rng.standard_normal(DIMENSIONS).astype(np.float32)
-    scored = []
-    for _ in range(7):
-        wanted = np.sort(rng.choice(index.ids, 1000, replace=False))
+    queries = rng.integers(0, 256, (TURNS + 1, 1, 8), dtype=np.uint8)
+    first = milliseconds(lambda: index.search(queries[-1], 10))  # checks and reads the file, and compiles
+    mapped = index._state.table.words
+    copied = np.empty_like(mapped)
+    copied[:] = mapped
+    reads = {"same memory": reader(mapped), "anonymous memory": reader(copied)}
+    took: dict[str, list[float]] = {name: [] for name in ("query", *reads, "rescore", "disk")}
+    for query in queries[:-1]:
+        took["query"].append(milliseconds(lambda query=query: index.search(query, 10)))
+        for name, read in reads.items():
+            took[name].append(milliseconds(read))
+    del copied, reads
+    direction = rng.standard_normal(DIMENSIONS).astype(np.float32)
+    for _ in range(TURNS):
+        wanted = np.sort(rng.choice(len(index), 1000, replace=False)) + 1
         for path in place.glob("*"):  # out of the page cache
             with open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        began = time.perf_counter()
-        fine.scores_of(query, wanted)
-        scored.append(time.perf_counter() - began)
+        took["rescore"].append(milliseconds(lambda wanted=wanted: fine.scores_of(direction, wanted)))
+        took["disk"].append(milliseconds(random_reads(next(place.glob("*-fine.npy")), 2000)))
+    middle = {name: float(np.median(times)) for name, times in took.items()}
+    rates = {name: 8e-6 * len(index) / middle[name] for name in ("query", "same memory", "anonymous memory")}
     return {
         "open, s": opened,
-        "first query, s": first,
-        "query, ms": 1000 * float(np.median(took)),
-        "scan, GB/s": 8 * len(index) / min(took) / 1e9,
-        "memory bandwidth, GB/s": speed / 1e9,
-        "share of the bandwidth": 8 * len(index) / min(took) / speed,
-        "rescore 1,000 from disk, ms": 1000 * float(np.median(scored)),
+        "first query, s": first / 1000,
+        "query, ms": middle["query"],
+        "scan, GB/s": rates["query"],
+        "reading the same memory, GB/s": rates["same memory"],
+        "reading anonymous memory, GB/s": rates["anonymous memory"],
+        "share of the bandwidth": rates["query"] / max(rates["same memory"], rates["anonymous memory"]),
+        "rescore 1,000 from disk, ms": middle["rescore"],
+        "rescore, all turns, ms": took["rescore"],
+        "2,000 random reads of 4 kB, ms": middle["disk"],
     }
 
 
@@ -478,6 +517,7 @@ def main() -> None:
     parser.add_argument("photos", nargs="?", type=Path)
     parser.add_argument("--count", type=int, help="photos, blocks, rows or codes")
     parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=ARMS, help="of pool")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--wait", type=float, default=5.0, help="seconds between kills, on average")
     parser.add_argument("--seed", type=int)
@@ -501,7 +541,8 @@ def main() -> None:
     print(json.dumps(found, indent=1))
     file = options.out / "scale.json"
     known = json.loads(file.read_text()) if file.is_file() else {}
-    file.write_text(json.dumps(known | {options.part: found}, indent=1) + "\n", encoding="utf-8")
+    name = " ".join(["load", *options.engines]) if options.part == "load" else options.part
+    file.write_text(json.dumps(known | {name: found}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.index.kernels import Words, compiled, grown, lowest_bit, near_mask, popcount
+from dcmh.index.kernels import Words, any_near, compiled, grown, lowest_bit, near_mask, popcount
 
 ONE = np.uint64(1)
 
@@ -68,15 +68,17 @@ def join(
             if other < bucket:
                 continue
             other_start, other_end = starts[other], ends[other]
-            for i in range(start, end):
-                for j in range(i + 1 if other == bucket else other_start, other_end, 64):
+            for j in range(other_start, other_end, 64):  # these stay in registers while the queries pass
+                for i in range(start, end):
+                    if not any_near(words, j, queries, i, limit, (0,)):
+                        continue
                     near = near_mask(words, j, queries, i, limit, (0,))
                     if other_end - j < 64:
                         near &= (ONE << np.uint64(other_end - j)) - ONE
                     while near:
                         hit = j + np.int64(lowest_bit(near))
                         near &= near - ONE
-                        if found_before(queries[i] ^ words[hit], table, parts):
+                        if (other == bucket and hit <= i) or found_before(queries[i] ^ words[hit], table, parts):
                             continue
                         a, b = np.int64(rows[i]), np.int64(rows[hit])
                         if dot(vectors[a], vectors[b], signs) >= least * lengths[a] * lengths[b]:

@@ -104,22 +104,43 @@ def _distances(builder: Any, start: Any, query: list[Any]) -> Any:
     return total
 
 
+def _compared(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """The distances of 64 rows to a query as 8 vectors, emitted one after another as they are used, and the limit as one."""
+    count = signature.args[5].count
+    table = cgutils.create_struct_proxy(signature.args[0])(context, builder, arguments[0])
+    asked = cgutils.create_struct_proxy(signature.args[2])(context, builder, arguments[2])
+    start = builder.gep(table.data, [builder.mul(arguments[1], I64(count))])
+    first = builder.gep(asked.data, [builder.mul(arguments[3], I64(count))])
+    code = [builder.load(builder.gep(first, [I64(word)])) for word in range(count)]
+    distances = (_distances(builder, builder.gep(start, [I64(8 * count * eighth)]), code) for eighth in range(8))
+    return distances, _repeat(builder, [arguments[4]], 8)
+
+
+@intrinsic
+def any_near(_context: Any, words: Any, row: Any, queries: Any, query: Any, limit: Any, width: Any) -> Any:
+    """Whether one of the 64 rows from `row` on is nearer to the query than the limit."""
+    signature = types.boolean(words, types.int64, queries, types.int64, types.uint64, width)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        several, limits = _compared(context, builder, signature, arguments)
+        least = next(several)
+        for distances in several:
+            least = builder.select(builder.icmp_unsigned("<", distances, least), distances, least)
+        nearer = builder.bitcast(builder.icmp_unsigned("<", least, limits), I8)
+        return builder.icmp_unsigned("!=", nearer, I8(0))
+
+    return signature, generate
+
+
 @intrinsic
 def near_mask(_context: Any, words: Any, row: Any, queries: Any, query: Any, limit: Any, width: Any) -> Any:
     """Bit i is set when row + i is nearer to the query than the limit, for the 64 rows from `row` on."""
     signature = types.uint64(words, types.int64, queries, types.int64, types.uint64, width)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        count = width.count
-        table = cgutils.create_struct_proxy(words)(context, builder, arguments[0])
-        asked = cgutils.create_struct_proxy(queries)(context, builder, arguments[2])
-        start = builder.gep(table.data, [builder.mul(arguments[1], I64(count))])
-        first = builder.gep(asked.data, [builder.mul(arguments[3], I64(count))])
-        code = [builder.load(builder.gep(first, [I64(word)])) for word in range(count)]
-        limits = _repeat(builder, [arguments[4]], 8)
+        several, limits = _compared(context, builder, signature, arguments)
         mask = I64(0)
-        for eighth in range(8):
-            distances = _distances(builder, builder.gep(start, [I64(8 * count * eighth)]), code)
+        for eighth, distances in enumerate(several):
             nearer = builder.bitcast(builder.icmp_unsigned("<", distances, limits), I8)
             mask = builder.or_(mask, builder.shl(builder.zext(nearer, I64), I64(8 * eighth)))
         return mask
@@ -229,8 +250,9 @@ def nearest(
     for start in range(q0, q1, group):
         stop = min(start + group, q1)
         sizes[:], limits[:] = 0, bits + 1
-        for block in range(first, end, BLOCK):
-            block_end = min(block + BLOCK, end)
+        rows = BLOCK if stop - start > 1 else max(1, end - first)  # one query passes over all rows without a break
+        for block in range(first, end, rows):
+            block_end = min(block + rows, end)
             for query in range(start, stop):
                 keys, size, limit = found[query - start], sizes[query - start], limits[query - start]
                 for row in range(block, block_end, 64):
@@ -288,6 +310,8 @@ def near(
                 count = 0
                 for row in range(block, block_end, 64):
                     if row + 64 <= block_end:
+                        if len(width) == 1 and not any_near(words, row, queries, query, limit, width):
+                            continue  # with longer codes this would cost more than it saves
                         mask = near_mask(words, row, queries, query, limit, width)
                     else:
                         mask = end_mask(words, row, block_end, queries, query, limit, width)
