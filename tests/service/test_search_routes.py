@@ -57,11 +57,10 @@ class TestSideBySide:
 
     def test_the_words_of_all_that_wait_are_encoded_at_once(self, index, batches):
         waiting = WaitingTexts()
-        for text in self.TEXTS:
-            waiting.expect(text)
-        for text in self.TEXTS[::-1]:
-            waiting.read(index, text)
-            index.search(text=text)
+        with waiting.waiting(self.TEXTS[0]), waiting.waiting(self.TEXTS[1]), waiting.waiting(self.TEXTS[2]):
+            for text in self.TEXTS[::-1]:
+                waiting.read(index, text)
+                index.search(text=text)
         assert batches == [["a purple zebra", "crab", "nine trains", "rain"]]
 
     def test_an_encoder_that_fails_is_an_error_of_each_search(self, index, monkeypatch):
@@ -69,11 +68,18 @@ class TestSideBySide:
             raise EncoderError("It is broken.")
 
         waiting = WaitingTexts()
-        waiting.expect("a mauve zebra")
         monkeypatch.setattr(type(index.encoders.words.encoder), "encode_texts", fail)
-        waiting.read(index, "a mauve zebra")
+        with waiting.waiting("a mauve zebra"):
+            waiting.read(index, "a mauve zebra")
         with pytest.raises(EncoderError, match="broken"):
             index.search(text="a mauve zebra")
+
+    def test_a_search_that_finds_no_room_leaves_nothing(self, serve):
+        client = serve()
+        service = client.app.state.service
+        service.searches.capacity = 0
+        assert client.get("/api/search", params={"text": "a beige zebra"}).status_code == 503
+        assert not service._texts._texts
 
     def test_hits_are_those_of_one_after_another(self, client, index):
         texts = [f"{color} {thing}" for color in ("pink", "black", "cyan") for thing in ("boat", "cat", "hill", "sea")]

@@ -136,7 +136,7 @@ class WithPlurals:
         counts = self._words.word_counts(list(dict.fromkeys([*words, *forms.values()])))
         return {word: counts[word] + counts.get(forms.get(word, ""), 0) for word in words if word in counts}
 
-    def with_word(self, word: str, among: Sequence[int] | None = None) -> Ids:
+    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
         held, other = self._words.with_word(word, among), plural_form(word)
         return held if other is None else np.union1d(held, self._words.with_word(other, among))

@@ -216,9 +216,14 @@ class WaitingTexts:
         self._texts: dict[str, None] = {}  # in the order of their searches
         self._reading = threading.Lock()
 
-    def expect(self, text: str) -> None:
-        """Note the text of a search before it waits."""
+    @contextlib.contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Within the block a search for a text waits."""
         self._texts[text] = None
+        try:
+            yield
+        finally:  # also if there was no room for it
+            self._texts.pop(text, None)
 
     def read(self, index: SearchIndex, text: str) -> None:
         """Encode a text with those that wait, unless another search has done it, or is about to have done it."""
@@ -289,9 +294,8 @@ class Service:
             self.answers.put(key, answer)
             return answer
 
-        if text is not None:
-            self._texts.expect(text)
-        return await self.with_index(job)
+        with contextlib.nullcontext() if text is None else self._texts.waiting(text):
+            return await self.with_index(job)
 
     @staticmethod
     def _answer_key(opened: OpenIndex, query: bytes) -> str:
