@@ -117,6 +117,7 @@ class TestAdding:
         assert add(writer, png(), text=UNREADABLE).status_code == 201
         for text in (
             UNREADABLE,
+            "\U0001f992",  # a query of it is read by its name, a text is not
             "\u2d30\u2d4e\u2d53\u2d54",
         ):  # the second has letters, of a script that nobody taught it
             problem(add(writer, text=text), 422, "query-not-encodable")

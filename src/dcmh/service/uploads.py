@@ -15,11 +15,11 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from dcmh.errors import BusyError, ImageError, UnknownWords
+from dcmh.errors import BusyError, ImageError
 from dcmh.inputs.images import FORMATS
 from dcmh.inputs.sandbox import LimitExceeded, SandboxedPicture
 from dcmh.search import SearchIndex
-from dcmh.search.query import ask_words
+from dcmh.search.encode import encode_texts
 from dcmh.service import logs
 from dcmh.service.problems import Problem, no_item, not_encodable
 from dcmh.service.settings import Settings
@@ -257,11 +257,8 @@ def check_pictures_taken(index: SearchIndex) -> None:
 def _check_text(index: SearchIndex, data: bytes | None, text: str | None) -> None:
     """Raise a problem for a text that cannot be indexed, before anything is written."""
     if text is not None and (data is None or index.encoders.text is None):
-        try:
-            known = ask_words(index.encoders, text)[1].known
-        except UnknownWords:
-            known = False
-        if not known:
+        words = index.encoders.words
+        if words is None or encode_texts(words, [text]) == [None]:
             raise not_encodable("Send a picture with it.")
 
 
