@@ -19,6 +19,7 @@ from torch import Tensor
 from dcmh.methods.dcmh.similarity import Similarity
 
 BINS = 32
+UNIT = 1 << 36  # of a pair's share of a bin
 BLOCK = 1 << 21  # elements of batch x points at a time
 
 
@@ -48,21 +49,24 @@ class _AveragePrecision(torch.autograd.Function):
             """Some points' G, the bin below each pair, the share that falls into the next one, and which points count."""
             for start in range(0, len(others), step):
                 G = others[start : start + step].clamp(-1, 1)
-                distance = (F @ G.T).mul_(-BINS / (2 * bits)).add_(BINS / 2).clamp_(0, BINS - 1e-3)
+                distance = (F @ G.T).mul_(-BINS / (2 * bits)).add_(BINS / 2)
+                distance.nan_to_num_(0.0).clamp_(0, BINS - 1e-3)  # NaN has no bin; the likelihood reports it
                 below = distance.to(torch.int64)
                 share = distance.sub_(below)
                 similar = similarity.S(batch, start, start + len(G)).to(torch.int64)
-                counts = None if observed is None else observed[start : start + step].to(F.dtype)
+                counts = None if observed is None else observed[start : start + step]
                 yield G, below.add_(similar.mul_(BINS + 1)).add_(rows), share, counts
 
         kept = list(blocks()) if len(others) <= step else None  # otherwise made twice, to save memory
-        histogram = F.new_zeros(len(F) * 2 * (BINS + 1))  # of each query's dissimilar and similar pairs
-        for _, below, share, counts in kept or blocks():
-            here = 1 - share
+        histogram = torch.zeros(len(F) * 2 * (BINS + 1), dtype=torch.int64, device=F.device)
+        for _, below, share, counts in kept or blocks():  # whole numbers: their sum does not depend on the order
+            next_ = share.mul_(UNIT).to(torch.int64)
+            here = UNIT - next_
             if counts is not None:
-                here, share = here * counts, share * counts
+                here, next_ = here * counts, next_ * counts
             histogram.scatter_add_(0, below.view(-1), here.view(-1))
-            histogram.scatter_add_(0, below.view(-1) + 1, share.view(-1))
+            histogram.scatter_add_(0, below.view(-1) + 1, next_.view(-1))
+        histogram = histogram.to(F.dtype).div_(UNIT)  # of each query's dissimilar and similar pairs
         value, slopes = _of_histograms(histogram.view(len(F), 2, BINS + 1))
         slope = torch.nn.functional.pad(slopes.diff(), (0, 1)).view(-1)  # by the distance, within each bin
         gradient = torch.zeros_like(F)

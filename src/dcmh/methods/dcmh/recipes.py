@@ -150,7 +150,7 @@ class Stable:
 
     RANKING: ClassVar[float] = 2.0
     RANKED_QUANTISATION: ClassVar[float] = 1.5  # beside the ranking
-    FEATURE_DROPOUT: ClassVar[float] = 0.1  # share of a picture's features that are left out, likewise
+    FEATURE_DROPOUT: ClassVar[float] = 0.25  # of a picture's features, as a share of the dropout; likewise
     QUANTISATION: ClassVar[float] = 0.3
     BALANCE: ClassVar[float] = 0.05
     SMOOTHING: ClassVar[float] = 0.02
@@ -231,7 +231,7 @@ class Stable:
         """A new network for inputs of this width, the first `words` of them a bag of words."""
         head = HashMLP(width, self.bits, hidden=self.hidden, dropout=self.dropout, words=words)
         if self.ranked and kind == "features":
-            head.feature_dropout.share = self.FEATURE_DROPOUT
+            head.feature_dropout.share = self.FEATURE_DROPOUT * self.dropout
         if backbone is None:
             return head
         backbone.requires_grad_(False)
