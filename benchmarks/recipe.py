@@ -27,8 +27,12 @@ from dcmh.methods.dcmh.recipes import Stable
 # name: (constants of the recipe, settings of the method)
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "default": ({}, {}),
-    "quantisation x 1/3": ({"QUANTISATION": 0.1}, {}),
-    "quantisation x 3": ({"QUANTISATION": 0.9}, {}),
+    "not ranked": ({"RANKING": 0.0, "RANKED_QUANTISATION": 0.3, "FEATURE_DROPOUT": 0.0}, {}),  # the recipe before
+    "ranking x 1/2": ({"RANKING": 1.0}, {}),
+    "ranking x 2": ({"RANKING": 4.0}, {}),
+    "no features left out": ({"FEATURE_DROPOUT": 0.0}, {}),
+    "quantisation x 1/3": ({"RANKED_QUANTISATION": 0.5}, {}),
+    "quantisation x 3": ({"RANKED_QUANTISATION": 4.5}, {}),
     "no balance": ({"BALANCE": 0.0}, {}),
     "balance x 20": ({"BALANCE": 1.0}, {}),
     "S not softened": ({"SMOOTHING": 0.0}, {}),

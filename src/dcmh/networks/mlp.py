@@ -116,6 +116,7 @@ class HashMLP(nn.Module):
             self.norm = nn.BatchNorm1d(hidden)
             if 0 < words < inputs:
                 self.beside = nn.Linear(inputs - words, hidden, bias=False)
+        self.feature_dropout = Dropout(0.0)
         self.dropout = Dropout(dropout)
         self.last = nn.Linear(hidden or inputs, bits)
 
@@ -151,7 +152,7 @@ class HashMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.words < x.shape[1]:
-            x = (x - self.shift) * self.scale
+            x = self.feature_dropout((x - self.shift) * self.scale)
         if not isinstance(self.first, nn.Identity):
             seen = self.first(x[:, : self.words] if self.words else x)
             if not isinstance(self.beside, nn.Identity):

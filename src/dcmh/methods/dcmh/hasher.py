@@ -285,6 +285,7 @@ class DCMH(Hasher):
             tune_by_labels=by_labels,
             start_rotated=similarities.kind_of(self.similarity) == "neighbours",
             prefixes=prefixes,
+            ranked=similarities.kind_of(self.similarity) in ("labels", "folders"),
         )
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
