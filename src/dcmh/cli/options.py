@@ -82,6 +82,9 @@ class DCMHOptions:
     """Weight of the quantisation term. Default: 1."""
     eta: float | None = None
     """Weight of the balance term. Default: 1."""
+    ranking: float | None = None
+    """Weight of the average precision of the codes, where similar items share a label or a folder; 0 leaves it out, as in the
+    paper. Default: 1."""
     epochs: int | None = None
     """Number of outer iterations. Default: 40, more for few items, half as many again to fine-tune; 500 for paper."""
     batch_size: int | None = None
@@ -161,7 +164,7 @@ def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
             raise ParameterError(f"--{setting.replace('_', '-')}: {_no_such(name, setting, list(known))}")
     settings |= _parse_options(method.option or [], name, kind)
     if settings.get("recipe") == "paper":
-        for setting in ("learning_rate", "hidden", "dropout"):
+        for setting in ("ranking", "learning_rate", "hidden", "dropout"):
             if setting in settings:
                 raise ParameterError(
                     f"--{setting.replace('_', '-')} belongs to the stable recipe; the paper's has its own. "

@@ -51,6 +51,9 @@ class DCMH(Hasher):
         "stable" or "paper"; see `dcmh.methods.dcmh.recipes`.
     gamma, eta
         Weights of the quantisation and of the balance term.
+    ranking
+        Weight of the average precision of the codes, a further term of the stable recipe where similar items share a label or
+        a folder; 0 leaves it out. The paper has no such term.
     epochs
         Outer iterations. Default: 40 for "stable" (more where there are few points), half as many again where the image
         network is fine-tuned, which it is in the last third; 500 for "paper".
@@ -96,6 +99,7 @@ class DCMH(Hasher):
         recipe: str = "stable",
         gamma: float = 1.0,
         eta: float = 1.0,
+        ranking: float = 1.0,
         epochs: int | None = None,
         batch_size: int | None = None,
         nested: bool = False,
@@ -128,7 +132,8 @@ class DCMH(Hasher):
             raise ParameterError("An encoder is not trained. Leave out recipe='paper', finetune and quality='best'.")
         if precision not in devices.PRECISIONS:
             raise ParameterError(f"precision must be one of {', '.join(devices.PRECISIONS)}, not {precision!r}.")
-        for name, value in (("gamma", gamma), ("eta", eta), ("learning_rate", learning_rate)):
+        weights_of_terms = (("gamma", gamma), ("eta", eta), ("ranking", ranking))
+        for name, value in (*weights_of_terms, ("learning_rate", learning_rate)):
             if not isinstance(value, Real) or not 0 <= value < float("inf"):
                 raise ParameterError(f"{name} must be a number of at least 0, not {value!r}.")
         whole = (
@@ -145,6 +150,7 @@ class DCMH(Hasher):
         self.recipe = recipe
         self.gamma = float(gamma)
         self.eta = float(eta)
+        self.ranking = float(ranking)
         self.epochs = None if epochs is None else int(epochs)
         self.batch_size = None if batch_size is None else int(batch_size)
         self.nested = bool(nested)
@@ -285,7 +291,7 @@ class DCMH(Hasher):
             tune_by_labels=by_labels,
             start_rotated=similarities.kind_of(self.similarity) == "neighbours",
             prefixes=prefixes,
-            ranked=similarities.kind_of(self.similarity) in ("labels", "folders"),
+            ranking=self.ranking if similarities.kind_of(self.similarity) in ("labels", "folders") else 0.0,
         )
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:

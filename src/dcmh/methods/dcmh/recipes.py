@@ -124,7 +124,7 @@ class Stable:
     - Pairs within a modality count a little (INTRA_MODAL), for the same reason.
     - gamma grows from 0 to its value in the course of the run: the first codes are as random as the first weights, and outputs
       that are pulled to them stay there.
-    - With `ranked`, the mean average precision of the batch is a fourth term: that is what codes are for. The likelihood counts
+    - With `ranking`, the mean average precision of the batch is a fourth term: that is what codes are for. The likelihood counts
       all pairs alike, and for its own sake keeps outputs from the codes, so that more quantisation is needed beside it.
     - With `prefixes`, half of the loss is the mean of that of the first 16, 32, … bits.
     - S is smoothed to 0.98 and 0.02: labels are not beyond doubt.
@@ -146,7 +146,7 @@ class Stable:
     tune_by_labels: bool = False  # the image network, before the hash layers; then it stays frozen
     start_rotated: bool = False  # a network without a hidden layer starts at the solution of ITQ, for neighbours
     prefixes: tuple[int, ...] = ()  # lengths at which the first bits of a code are a code of their own
-    ranked: bool = False  # similar is what shares a label: S is 0 or 1, and rankings can be judged by it
+    ranking: float = 0.0  # weight of the average precision, for a similarity of 0 or 1
 
     RANKING: ClassVar[float] = 2.0
     RANKED_QUANTISATION: ClassVar[float] = 1.5  # beside the ranking
@@ -193,10 +193,10 @@ class Stable:
         quantisation = objective.quantisation(run.B[batch, :bits], outputs) / outputs.numel()
         balance = objective.balance(outputs) / (len(outputs) ** 2 * bits)
         loss = likelihood * len(others)
-        for other in others if self.ranked else []:
+        for other in others if self.ranking else []:
             AP = average_precision(outputs, other.outputs[:, :bits], S, batch, observed=other.observed)
-            loss = loss + self.RANKING * (1 - AP)
-        weight = self.RANKED_QUANTISATION if self.ranked else self.QUANTISATION
+            loss = loss + self.ranking * self.RANKING * (1 - AP)
+        weight = self.RANKED_QUANTISATION if self.ranking else self.QUANTISATION
         loss = loss + run.gamma_share * self.gamma * weight * quantisation
         loss = loss + self.eta * self.BALANCE * balance
         return loss, Terms(likelihood, quantisation, balance)
@@ -230,7 +230,7 @@ class Stable:
     def network(self, width: int, kind: Kind, backbone: nn.Module | None, words: int = 0) -> nn.Module:
         """A new network for inputs of this width, the first `words` of them a bag of words."""
         head = HashMLP(width, self.bits, hidden=self.hidden, dropout=self.dropout, words=words)
-        if self.ranked and kind == "features":
+        if self.ranking and kind == "features":
             head.feature_dropout.share = self.FEATURE_DROPOUT * self.dropout
         if backbone is None:
             return head
