@@ -344,6 +344,8 @@ def load_milvus(count: int) -> dict[str, Any]:
             own, beside = Collection(index.server, BITS, "own"), FineCollection(index.server, "own_fine")
             own.open(create=True)
             beside.open(create=True)
+            first, packed, fine = rows_of(1)
+            index.load(first - 1, packed, fine=fine)  # creates the collection of fine vectors
             spent = dict.fromkeys(("dcmh, rows/s", "the server's own, rows/s"), 0.0)
             for start in range(0, count, PART):  # by turns: the server is never quiet, as it stores what came before
                 ids, packed, fine = rows_of(min(PART, count - start), seed=start)
