@@ -380,8 +380,9 @@ class TestPacked:
         sides = random_sides(2, n_database=40)
         expected = metrics.rank_counts(*sides)
         monkeypatch.setitem(sys.modules, "numba", None)
-        monkeypatch.delitem(sys.modules, "dcmh.evaluation.metrics.kernels", raising=False)
-        monkeypatch.delattr("dcmh.evaluation.metrics.kernels", raising=False)
+        for module in ("dcmh.evaluation.metrics.kernels", "dcmh.index.kernels"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+            monkeypatch.delattr(module, raising=False)
         packed._kernels.cache_clear()
         try:
             np.testing.assert_array_equal(metrics.rank_counts(*sides).points, expected.points)

@@ -66,7 +66,7 @@ def test_the_card_names_no_folder_of_this_machine(folder):
     assert "secret" not in card
     assert '"weights": "net.pth"' in card
     assert '"encoder": "onnx:clip"' in card
-    assert "- other: ask whoever" in card
+    assert "- other: ask the provider of" in card
 
 
 @pytest.mark.slow  # the image network takes a while to export

@@ -8,7 +8,7 @@ import pytest
 from folders import COUNT
 
 from dcmh.inputs import decoding, decoding_workers
-from dcmh.search import SearchIndex
+from dcmh.search import SearchIndex, encode
 from dcmh.search.blocks import Blocks, Work
 from dcmh.search.encode import Encoders, PictureEncoder
 from dcmh.search.pools import ThisProcess
@@ -26,6 +26,7 @@ def test_processes_give_the_codes_that_threads_give(own, model, monkeypatch, bat
     shutil.copy(photos / "003.png", photos / "004.png")
     data, started, sizes = load(photos), [], []
     monkeypatch.setattr("dcmh.inputs.features.batch_on", lambda target: batch)
+    monkeypatch.setattr(encode, "BATCHES", 1)  # a group is a batch
     prepare = PictureEncoder.prepare
     monkeypatch.setattr(
         PictureEncoder, "prepare", lambda self, *given: sizes.append(len(given[1])) or prepare(self, *given)

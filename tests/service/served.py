@@ -16,6 +16,7 @@ def train(folder, bits=16, *, fine=128, **options):
     """A model folder, with what was measured on 40 items that the model did not learn from."""
     data = dcmh.load_dataset("toy")
     split = data.split(12, 160, seed=0)
+    options = {"ranking": 0, **options}  # codes differ by more bits, so that a radius can hold nothing
     model = dcmh.DCMH(bits=bits, hidden=64, epochs=20, device="cpu", **options).fit(split.train, fine=fine)
     report = dcmh.evaluate(model, split).to_json()
     if measured := calibration.measure(model, split):

@@ -182,7 +182,7 @@ class Prepared:
         self.contents = contents
         # By position in contents: features, or outputs where one network gives them, or why there are none.
         self.found: dict[int, Any] = {row: known[key] for row, key in enumerate(contents) if key in known}
-        self.batches: list[tuple[PendingBatch, Future[None]]] = []
+        self.batches: list[tuple[PendingBatch | None, Future[None]]] = []  # None: all features are known
         self.left = 1
         self.encoded: Future[list[Encoded | ImageError]] = Future()
 
@@ -190,7 +190,8 @@ class Prepared:
         """Stop decoding and encoding."""
         for decoded, encoded in self.batches:
             encoded.cancel()
-            decoded.cancel()
+            if decoded is not None:
+                decoded.cancel()
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,7 @@ class PictureEncoder:
         batches = [missing[start : start + self.batch] for start in range(0, len(missing), self.batch)] or [[]]
         prepared.left = len(batches)
         for batch in batches:
-            decoded = self._decoder.submit(column, [rows[row] for row in batch])
+            decoded = self._decoder.submit(column, [rows[row] for row in batch]) if batch else None
             prepared.batches.append((decoded, self._threads.submit(self._finish, prepared, batch, decoded)))
         return prepared
 
@@ -301,22 +302,23 @@ class PictureEncoder:
         """For each picture its outputs and fine vector, or why it cannot be read."""
         return prepared.encoded.result()
 
-    def _finish(self, prepared: Prepared, batch: Sequence[int], decoded: PendingBatch) -> None:
+    def _finish(self, prepared: Prepared, batch: Sequence[int], decoded: PendingBatch | None) -> None:
         """Encode a batch of what is prepared; with the last one all of it is."""
         try:
-            pixels, reasons = decoded.result()
-            wrong = {row: ImageError(why) for row, why in zip(batch, reasons, strict=True) if why is not None}
-            prepared.found |= wrong
-            good = [row for row in batch if row not in wrong]
-            if good:
-                readable = pixels[[reason is None for reason in reasons]] if wrong else pixels
-                prepared.found |= zip(good, self._seen([prepared.contents[row] for row in good], readable), strict=True)
+            if decoded is not None:
+                pixels, reasons = decoded.result()
+                wrong = {row: ImageError(why) for row, why in zip(batch, reasons, strict=True) if why is not None}
+                prepared.found |= wrong
+                if good := [row for row in batch if row not in wrong]:
+                    readable = pixels[[reason is None for reason in reasons]] if wrong else pixels
+                    seen = self._seen([prepared.contents[row] for row in good], readable)
+                    prepared.found |= zip(good, seen, strict=True)
             with self._lock:
                 prepared.left -= 1
                 last = prepared.left == 0
             if last:
-                seen = [prepared.found[row] for row in range(len(prepared.contents))]
-                prepared.encoded.set_result(self._hashed(seen))
+                found = [prepared.found[row] for row in range(len(prepared.contents))]
+                prepared.encoded.set_result(self._hashed(found))
         except BaseException as error:
             if not prepared.encoded.done():  # by another batch
                 prepared.encoded.set_exception(error)
