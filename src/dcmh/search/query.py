@@ -187,8 +187,8 @@ def read_ahead(encoders: Encoders, texts: Sequence[str]) -> None:
     words, fine = encoders.words, encoders.fine
     meaning = (words and words.encoder) or (fine and fine.encoder)
     if meaning:
-        phrases = [(wanted, *without) for wanted, without in map(_read, texts)]
-        sentences.encode(meaning, [phrase for group in phrases for phrase in group if phrase])
+        phrases = [phrase for wanted, without in map(_read, texts) for phrase in (wanted, *without) if phrase]
+        sentences.encode(meaning, [spelling.in_usual_case(spelling.named(phrase), meaning) for phrase in phrases])
 
 
 def _read(text: str) -> tuple[str, tuple[str, ...]]:
@@ -242,9 +242,8 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
         raise _no_words(text)
     meaning = _meaning(encoders, words)
     used, ignored = words.bag.used_and_ignored(named)
-    read = meaning is not None and meaning.knows(
-        named
-    )  # a script that the encoder lacks may still be in the vocabulary
+    # A script that the encoder cannot read may still be in the vocabulary.
+    read = meaning is not None and meaning.knows(named)
     known = bool(used) or read
     if read:
         used, ignored = [*used, *ignored], []
