@@ -321,7 +321,7 @@ def load_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any],
             size = f"{len(answer) / 1000:.1f} kB"
             rows.append((f"bare endpoint with an answer of {size}: requests/s", f"{bare['rate']:,.0f}", ""))
             shares = f"{new['rate'] / bare['rate']:.2f}, {repeated['rate'] / bare['rate']:.2f}"
-            rows.append(("share of the bare endpoint's requests/s: first time, repeated", shares, "at least 0.50"))
+            rows.append(("share of the bare endpoint's requests/s: uncached, repeated", shares, "at least 0.50"))
     return found, rows
 
 
