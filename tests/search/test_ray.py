@@ -65,6 +65,7 @@ def wait_for(true, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_killed_workers_and_nodes_change_nothing(cluster, pool, words_model, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "ROWS", 16)
     data, work = texts(1600), Work(words_model, "cpu")
@@ -86,6 +87,7 @@ def test_killed_workers_and_nodes_change_nothing(cluster, pool, words_model, tmp
     assert files(tmp_path / "one") == files(tmp_path / "ray")
 
 
+@pytest.mark.slow
 def test_a_killed_driver_loses_only_blocks_in_flight(cluster, words_model, tmp_path):
     lines = [json.dumps({"id": f"{n}", "text": f"sunny {n} yellow"}) for n in range(1200)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
