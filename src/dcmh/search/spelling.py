@@ -2,7 +2,8 @@
 
 A word is misspelt if neither the collection, nor the captions of photos that the list of common words was made from, nor the
 sentence encoder have it, and one of the first two has a word that is spelt almost alike, or the two words that it joins
-("teddybear"). Words in quotation marks are left as they are.
+("teddybear"). The first letter is taken to be right: it rarely is mistyped, while words of other languages often differ from an
+English one by it ("Eule", "rule"). Words in quotation marks are left as they are.
 """
 
 from __future__ import annotations
@@ -80,15 +81,15 @@ def _meant(word: str, counts: Counts) -> str | None:
     """The word that was meant: one of the collection, or else a common one."""
     if any(counts(index_words(word)).values()):
         return None
-    near = list(dict.fromkeys(_edits(word)))
+    near = [other for other in dict.fromkeys(_edits(word)) if other[0] == word[0]]
     forms = {other: index_words(other)[0] for other in near}
     held = counts(list(dict.fromkeys(forms.values())))
     best = max(near, key=lambda other: (held.get(forms[other], 0), _is_common(other)))
     if held.get(forms[best]):
         return best
     limit = 2 if len(word) >= LONG else 1
-    distances = {other: _distance(word, other, limit) for other in _common_words()}
-    others = [other for other, far in distances.items() if far <= limit and (far < 2 or other[0] == word[0])]
+    distances = {other: _distance(word, other, limit) for other in _common_words() if other[0] == word[0]}
+    others = [other for other, far in distances.items() if far <= limit]
     if others:
         return min(others, key=lambda other: distances[other])  # of equally near ones the most common
     return _two_words(word, counts)
