@@ -32,6 +32,18 @@ def found_before(difference: int, table: int, parts: NDArray[np.int64]) -> bool:
 
 
 @compiled
+def next_near(words: Words, row: int, queries: Words, start: int, end: int, limit: int) -> int:
+    """The first query from `start` on that is nearer than the limit to one of the 64 rows from `row` on; `end` if none is.
+
+    A function of its own, because a loop beside an array that may grow counts references in every turn, which takes longer
+    than the comparison.
+    """
+    while start < end and not any_near(words, row, queries, start, limit, (0,)):
+        start += 1
+    return start
+
+
+@compiled
 def join(
     words: Words,
     queries: Words,
@@ -68,10 +80,9 @@ def join(
             if other < bucket:
                 continue
             other_start, other_end = starts[other], ends[other]
-            for j in range(other_start, other_end, 64):  # these stay in registers while the queries pass
-                for i in range(start, end):
-                    if not any_near(words, j, queries, i, limit, (0,)):
-                        continue
+            for j in range(other_start, other_end, 64):
+                i = next_near(words, j, queries, start, end, limit)
+                while i < end:
                     near = near_mask(words, j, queries, i, limit, (0,))
                     if other_end - j < 64:
                         near &= (ONE << np.uint64(other_end - j)) - ONE
@@ -85,4 +96,5 @@ def join(
                             pairs = grown(pairs, size, 1)
                             pairs[size] = np.uint64(min(a, b)) << np.uint64(32) | np.uint64(max(a, b))
                             size += 1
+                    i = next_near(words, j, queries, i + 1, end, limit)
     return pairs[:size]
