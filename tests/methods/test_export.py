@@ -70,11 +70,12 @@ def test_the_card_names_no_folder_of_this_machine(folder):
 
 
 @pytest.mark.slow  # the image network takes a while to export
-def test_onnx_from_pixels(tmp_path):
+@pytest.mark.parametrize(("quality", "size"), [("fast", 224), ("good", 256)])
+def test_onnx_from_pixels(tmp_path, quality, size):
     data = dcmh.load_dataset("toy", n=40)
-    model = dcmh.DCMH(bits=16, epochs=2, hidden=32, device="cpu").fit(data, fine=0)
+    model = dcmh.DCMH(bits=16, epochs=2, hidden=32, device="cpu", quality=quality).fit(data, fine=0)
     write_onnx(model, "image", tmp_path / "image.onnx")
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 224, 224, 3), np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, size, size, 3), np.uint8)
     outputs, codes = onnxruntime.InferenceSession(tmp_path / "image.onnx").run(None, {"pixels": pixels})
     expected = model.outputs(image=list(pixels))
     near = NEAR_ZERO * np.abs(expected).max(axis=1, keepdims=True)

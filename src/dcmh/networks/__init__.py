@@ -54,6 +54,13 @@ def late_layers(network: nn.Module) -> list[nn.Parameter]:
     return list(network.parameters())
 
 
+def sized(network: nn.Module, size: int) -> nn.Module:
+    """The same network, for pictures of another size if it is an EfficientNet."""
+    if isinstance(network, efficientnet.EfficientNetLite):
+        network.size = size
+    return network
+
+
 def architecture(name: str) -> nn.Module:
     """The same network without weights, to be filled from a model folder."""
     return efficientnet.EfficientNetLite(LITE[name]) if name in LITE else cnnf.CNNF()

@@ -42,8 +42,9 @@ def test_a_gpu_learns_what_a_cpu_does(recipe):
     gpu, cpu = (trained(device, recipe=recipe, dropout=0.0).fit(data, fine=0) for device in ("cuda", "cpu"))
     for name, value in weights(cpu).items():
         assert apart(torch.from_numpy(weights(gpu)[name]), torch.from_numpy(value)) < 0.01, name
+    near = 1e-3 if recipe == "paper" else 1e-2  # the ranking's slopes jump from bin to bin, which amplifies rounding
     for ours, theirs in zip(gpu.history_, cpu.history_, strict=True):
-        assert ours["likelihood"] == pytest.approx(theirs["likelihood"], rel=1e-3)
+        assert ours["likelihood"] == pytest.approx(theirs["likelihood"], rel=near)
 
 
 @pytest.mark.parametrize("kept", ["in memory", "nowhere"])

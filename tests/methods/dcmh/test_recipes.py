@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+import dcmh
 from dcmh import networks
 from dcmh.data import Dataset, Images
 from dcmh.errors import DataError, ParameterError, TrainingStopped
@@ -125,6 +126,18 @@ def test_the_best_quality_tunes_the_image_network_to_the_labels_first(monkeypatc
     assert not torch.equal(seen[0], first["conv.weight"])  # tuned before the hash layers learn
     assert torch.equal(seen[0], seen[-1])
     assert torch.equal(weights_of(model)["conv.weight"], seen[0])
+
+
+def test_a_saved_model_of_the_best_quality_takes_pictures_of_the_size_it_learned_from(monkeypatch, tmp_path):
+    monkeypatch.setattr(finetuning, "EPOCHS", 1)
+    monkeypatch.setattr(finetuning, "SIZE", 64)
+    data = photos(16)
+    model = DCMH(16, epochs=1, batch_size=8, hidden=8, quality="best", device="cpu").fit(data, fine=0)
+    model.save(tmp_path / "model")
+    monkeypatch.setattr(finetuning, "SIZE", 96)
+    loaded = dcmh.load(tmp_path / "model")
+    assert loaded.networks_["image"].size == model.networks_["image"].size == 64
+    np.testing.assert_array_equal(loaded.outputs(image=data["image"]), model.outputs(image=data["image"]))
 
 
 def test_varied_pictures_are_pictures():

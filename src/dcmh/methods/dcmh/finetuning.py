@@ -1,8 +1,9 @@
 """Fine-tuning an image network before the hash layers learn: it learns to name the labels of the training pictures.
 
-Labels of single pictures say more than which pairs share one, and random crops, mirrored pictures and other colours keep some
-thousand pictures from being learned by heart. The hash layers then learn from the features of the tuned network, as from
-those of any other frozen one. The constants were chosen by MAP on validation items of coco12k (docs/recipe.md).
+Labels of single pictures say more than which pairs share one. Random crops, mirrored pictures, other colours and mixtures of
+two pictures (Zhang et al., mixup, ICLR 2018) keep some thousand pictures from being learned by heart. The hash layers then
+learn from the features of the tuned network, as from those of any other frozen one. The constants were chosen by MAP on
+validation items of coco12k (docs/recipe.md).
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from torch.nn import functional
 from dcmh.methods.dcmh.gpu import Pixels
 from dcmh.networks.hashing import PixelNetwork
 
-EPOCHS = 8  # more are worse for pictures that were not trained on
+SIZE = 384  # pixels; more than the network was pre-trained with, so that small things count
+EPOCHS = 12
 BATCH = 64
-RATE, HEAD_RATE = 3e-4, 2e-3  # of the network and of the classifier, which starts from nothing
+RATE, HEAD_RATE = 1.5e-4, 2e-3  # of the network and of the classifier, which starts from nothing
 DECAY = 0.05
 DROPOUT = 0.3
 MEMORY = 0.99  # of the moving average of the weights, which is what is kept
 SMALLEST_CROP = 0.65  # of the area
 COLOUR = 0.2
+MIXUP = 0.2  # both parameters of the beta distribution that the shares of two pictures are drawn from
 
 
 def tune_by_labels(network: PixelNetwork, pixels: Pixels, rows: Tensor, labels: Tensor) -> None:
@@ -40,17 +43,21 @@ def tune_by_labels(network: PixelNetwork, pixels: Pixels, rows: Tensor, labels: 
     optimiser = torch.optim.AdamW(groups, weight_decay=DECAY, fused=True)
     rates = [group["lr"] for group in optimiser.param_groups]
     kept = [weight.detach().clone() for weight in weights]
+    mixture = torch.distributions.Beta(MIXUP, MIXUP)
     steps = EPOCHS * (len(rows) // batch_size)
     step = 0
     for _ in range(EPOCHS):
         order = torch.randperm(len(rows)).to(rows.device)[: len(rows) // batch_size * batch_size]
         for batch in rows[order].split(batch_size):
-            share = min(1.0, (step + 1) / (0.05 * steps)) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+            cosine = min(1.0, (step + 1) / (0.05 * steps)) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["lr"] = rate * share
-            features = network.features(varied(pixels[batch]))
-            logits = classifier(functional.dropout(features, DROPOUT))
-            each = functional.binary_cross_entropy_with_logits(logits, labels[batch])
+                group["lr"] = rate * cosine
+            share, others = float(mixture.sample()), torch.randperm(len(batch)).to(rows.device)
+            pictures = varied(pixels[batch])
+            pictures = pictures.lerp(pictures[others], share)
+            logits = classifier(functional.dropout(network.features(pictures), DROPOUT))
+            named = labels[batch].lerp(labels[batch][others], share)
+            each = functional.binary_cross_entropy_with_logits(logits, named)
             optimiser.zero_grad(set_to_none=True)
             (20 * each).backward()
             nn.utils.clip_grad_norm_(weights, 5.0)

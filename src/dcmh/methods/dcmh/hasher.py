@@ -28,7 +28,7 @@ from dcmh.inputs.features import outputs_of
 from dcmh.inputs.views import FeatureView, PixelView, View, WordView
 from dcmh.methods import fine_space
 from dcmh.methods.base import Arrays, Hasher, Progress
-from dcmh.methods.dcmh import algorithm, state
+from dcmh.methods.dcmh import algorithm, finetuning, state
 from dcmh.methods.dcmh import similarity as similarities
 from dcmh.methods.dcmh.gpu import channels_last
 from dcmh.methods.dcmh.recipes import Paper, Recipe, Stable, Terms, nested_lengths
@@ -297,7 +297,7 @@ class DCMH(Hasher):
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
         if isinstance(view, PixelView):
             backbone, width = networks.backbone(self._image_network, weights=self._weights)
-            return channels_last(recipe.network(width, "features", backbone))
+            return channels_last(recipe.network(width, "features", networks.sized(backbone, view.size)))
         if isinstance(view, WordView):
             return recipe.network(view.width, "words", None, words=len(view.bag))
         return recipe.network(view.width, "features" if isinstance(view, FeatureView) else "vectors", None)
@@ -372,6 +372,8 @@ class DCMH(Hasher):
             return WordView(encoder=self._text_encoder)
         if kind != "image":
             return super()._view(kind)
+        if self.quality == "best" and self._image_network in networks.LITE:
+            return PixelView(finetuning.SIZE)
         if self.finetune or self.quality == "best":
             return PixelView(networks.size_of(self._image_network))
         return FeatureView(self._image_network, weights=self._weights, device=self.device)
@@ -421,5 +423,7 @@ class DCMH(Hasher):
         self.networks_ = {}
         for name, view in self.views_.items():
             own = {key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")}
-            backbone = networks.architecture(self._image_network) if isinstance(view, PixelView) else None
+            backbone = None
+            if isinstance(view, PixelView):
+                backbone = networks.sized(networks.architecture(self._image_network), view.size)
             self.networks_[name] = hashing.from_arrays(own, backbone)
