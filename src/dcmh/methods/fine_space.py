@@ -4,14 +4,18 @@ A code of 64 bits tells what kind of thing an item is; the fine vector ranks the
 space of a sentence encoder. With x an item's input (picture features, or any vector), y the vector of its text, and l the mean of
 the vectors of its label names, weighted by rarity, each less the texts' mean c and at unit length:
 
-    t = y + LABELS l                                    the target of an item
+    M = (Y'Y / n + m I)^-1/4                            half-whitening, m the mean eigenvalue of Y'Y / n
+    t = (y + LABELS l) M                                the target of an item
     W = (X'X + ridge I)^-1 X' T                         regression, X standardised, T centred
     V = the first right singular vectors of X W         the directions that pictures can tell apart
     z = unit(x W V)                                     an item by its input
-    z = unit((y - c) V)                                 an item by its text, and a query
+    z = unit((y - c) M V)                               an item by its text, and a query
+
+Without M, the few directions in which most texts differ (people or no people, indoors or outdoors) decide most of each inner
+product, and what sets one thing apart from its like counts too little.
 
 An ImageNet network also knows the names of a thousand classes. With p its probabilities at temperature TEMPERATURE and C the
-class names' vectors less their mean, k = unit(p C V) joins the regression's inputs, and adds to its output:
+class names' vectors less their mean, k = unit(p C M V) joins the regression's inputs, and adds to its output:
 z = unit(unit([x, INPUT k] W V) + CLASSES k). That covers what the training texts never name.
 
 Where one encoder sees pictures and reads texts, both are in one space already, and nothing is regressed: z = unit((x - m) V)
@@ -172,6 +176,8 @@ def learn(
     stacked, standardised = [], {}
     seen = {name: view.network for name, view in views.items() if isinstance(view, FeatureView)}
     shared = [name for name, network in seen.items() if network == opened.name]
+    whitening = np.eye(target.shape[1], dtype=np.float32) if shared else _half_whitening(target[rows])
+    target = target @ whitening
     for name in shared:
         observed = train.observed(name)
         mean = inputs[name][observed].mean(0)
@@ -186,9 +192,10 @@ def learn(
             stacked.append(_unit(regression[2]))
     if not stacked:
         stacked.append(target[rows])  # only texts: their own directions
-    basis = np.linalg.svd(np.concatenate(stacked), full_matrices=False)[2][:dimensions].T
+    axes = np.linalg.svd(np.concatenate(stacked), full_matrices=False)[2][:dimensions].T
+    basis = whitening @ axes
     arrays: dict[str, NDArray[Any]] = {"basis": basis.astype(np.float32), "centre": centre}
-    vectors = [_unit(target[rows] @ basis)]
+    vectors = [_unit(target[rows] @ axes)]
     classes = None
     for name, (x, mean, scale, observed) in standardised.items():
         view, x = views[name], x[observed]
@@ -203,7 +210,7 @@ def learn(
             arrays[f"{name}.classes"] = classes.astype(np.float32)
             k = _unit(_softmax(inputs[name][observed] @ classifier[0] + classifier[1]) @ classes)
             x = np.concatenate([x, settings.input * (k - k.mean(0))], axis=1)
-        weight, bias, z = _regression(x, target[observed] @ basis, settings.ridge)
+        weight, bias, z = _regression(x, target[observed] @ axes, settings.ridge)
         if k is not None:
             bias = bias - settings.input * k.mean(0) @ weight[-len(basis.T) :]
             z = _unit(z) + settings.classes * k
@@ -262,6 +269,13 @@ def _texts_of(train: Dataset, name: str) -> list[str | None]:
     column = train[name]
     assert isinstance(column, Texts)
     return column.values
+
+
+def _half_whitening(target: Matrix) -> Matrix:
+    """M, at a scale that keeps the mean eigenvalue."""
+    values, vectors = np.linalg.eigh((target.T @ target / max(len(target), 1)).astype(np.float64))
+    values = np.maximum(values, 0) / max(values.mean(), 1e-12) + 1
+    return np.asarray((vectors * (values / values.mean()) ** -0.25) @ vectors.T, np.float32)
 
 
 def _standards(x: Matrix) -> tuple[Matrix, Matrix]:
