@@ -189,6 +189,11 @@ def test_nothing_within_the_radius_says_what_is_nearest(ask):
         (("sunny", "--raduis", "3"), 2, "Unknown option: --raduis. Did you mean --radius? Try: dcmh search --help"),
         ((), 1, "Say what to search for: words, a picture, --image or --like."),
         (("sunny", "--label", "nothing"), 0, "None of the 40 items of photos.dcmh passes the filter."),
+        (
+            ("sunny", "--folder", "photos/sea"),
+            0,
+            "None of the 40 items of photos.dcmh passes the filter. There is no folder photos/sea in /",
+        ),
         (("sunny", "--since", "soon"), 1, "Not a date: 'soon'. Write a year, a month, a day or a time"),
         (("sunny", "--where", "stars"), 1, "Not a condition: 'stars'. Write COLUMN = != < <= > >= VALUE"),
         (("sunny", "--like", "999"), 1, "There is no item 999 in photos.dcmh."),

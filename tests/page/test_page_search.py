@@ -169,6 +169,19 @@ def test_a_model_without_vocabulary(server, open_page, search_index):
     assert shown(page) == found(search_index.search("fruit", k=60))
 
 
+def test_an_index_of_vectors_says_how_it_is_searched(server, open_page):
+    def before(page):
+        page.route(
+            "**/api/info",
+            lambda route: route.fulfill(json=route.fetch().json() | {"asks": {"text": None, "image": None}}),
+        )
+
+    page = open_page(server.url, before=before)
+    expect(page.locator(".lead")).to_contain_text("Search with a vector: dcmh search ")
+    expect(page.locator("#words")).to_be_disabled()
+    expect(page.locator("#choose")).to_be_hidden()
+
+
 def test_a_vocabulary_that_limits_queries_is_told(vocabulary_server, vocabulary_index, open_page):
     page = open_page(vocabulary_server.url)
     with dcmh.SearchIndex.open(vocabulary_index) as opened:

@@ -96,7 +96,7 @@ def data(
 
 def look(name: str, text: str | None = None, modalities: str | None = None) -> tuple[Dataset | None, dict[str, Any]]:
     """The items, None if a folder holds neither pictures nor a table; and for JSON, what there is."""
-    from dcmh.data import folder
+    from dcmh.data import folder, frames
 
     loaded: Dataset | None = None
     try:
@@ -107,7 +107,12 @@ def look(name: str, text: str | None = None, modalities: str | None = None) -> t
     record = describe(loaded) if loaded is not None else {"name": Path(name).resolve().name, **_EMPTY}
     if _is_folder(name):
         contents = folder.scan(Path(name).expanduser())
-        record |= {"not_read": contents.unread, "left_out": contents.left_out()}
+        read = (".mat", *frames.SHARDS) if loaded is not None and not contents.images else ()
+        unread = {kind: [file for file in files if not file.endswith(read)] for kind, files in contents.unread.items()}
+        record |= {
+            "not_read": {kind: files for kind, files in unread.items() if files},
+            "left_out": contents.left_out(),
+        }
         record["notes"] = [note for note in record["notes"] if note not in contents.notes()]
     return loaded, record
 

@@ -308,7 +308,7 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
         reached = "" if best is None else f" The best hit has {best:.2f} ({hits.nearest.name if hits.nearest else ''})."
         return f"No hit reaches a precision of {hits.at_least:g}.{reached}"
     if hits.query.filter and not hits.searched:
-        return f"None of the {len(index):,} items of {index.place} passes the filter."
+        return f"None of the {len(index):,} items of {index.place} passes the filter.{_no_such_folder(index, hits)}"
     if hits.nearest is None and len(index):
         why = "no item has a code in the modality that is searched"
         if hits.query.like or hits.query.unlike:
@@ -323,6 +323,14 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
         f"Nothing within radius {hits.radius}. Nearest is at {near.distance} ({near.name}). "
         f"Try --radius {near.distance}."
     )
+
+
+def _no_such_folder(index: SearchIndex, hits: Hits) -> str:
+    """That the folder of the filter does not exist: it is easily given relative to the current folder."""
+    root, folder = index.root, hits.query.filter.folder
+    if folder is None or root is None or not root.is_dir() or (root / folder).is_dir():
+        return ""
+    return f" There is no folder {folder} in {root}."
 
 
 def _shortened(text: str | None) -> str:

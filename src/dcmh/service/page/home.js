@@ -39,13 +39,14 @@ async function fill(info) {
 function heading({ items, asks }) {
   if (!items) return "Nothing here yet";
   const ways = [asks.text && "by words", asks.image && "by a picture"].filter(Boolean);
-  return `Search ${count(items, "item")} ${ways.join(" or ")}`;
+  return ways.length ? `Search ${count(items, "item")} ${ways.join(" or ")}` : count(items, "item");
 }
 
 const LANGUAGES = { "use-multilingual": " in 16 languages", minilm: " in English" };
 
-function lead({ items, vocabulary, text_encoder, asks }) {
+function lead({ items, name, vocabulary, text_encoder, asks }) {
   if (!items) return "This index has no items. Add some: dcmh index DATA --model MODEL --out INDEX";
+  if (!asks.text && !asks.image) return `Its model reads neither words nor pictures. Search with a vector: dcmh search ${name} vector.npy`;
   const limited = vocabulary ? `The search knows ${count(vocabulary, "word")} and shows which of yours it used.` : "";
   const known = text_encoder ? `Any words work${LANGUAGES[text_encoder] ?? ""}, even whole sentences.` : limited;
   return `${known}${asks.image ? " You can also drop a picture anywhere." : ""}`;
