@@ -132,7 +132,12 @@ def index(
 
 
 def _check_encoder(model: Path | None, text_encoder: str | None) -> None:
-    if model is not None and text_encoder is not None:
+    from dcmh.methods import folder, starter
+
+    if model is None or text_encoder is None:
+        return
+    fingerprints = {folder.read_record(one)["fingerprint"] for one in (model, starter.folder(text_encoder))}
+    if len(fingerprints) > 1:
         raise ParameterError(f"--text-encoder chooses a starter model, but the model is {model}.", hint="Leave it out.")
 
 
