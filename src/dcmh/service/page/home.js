@@ -29,7 +29,9 @@ async function fill(info) {
   home.replaceChildren(
     element("div", { class: "hero" }, element("h1", {}, heading(info)), element("p", { class: "lead" }, lead(info)), chips), rows);
   if (!info.items || !info.asks.text) return;
-  const topics = (await api.overview()).topics.map(({ word }) => word);
+  const waiting = element("p", { class: "hint" }, "Looking for topics in the collection…");
+  rows.append(waiting);
+  const topics = (await api.overview().finally(() => waiting.remove())).topics.map(({ word }) => word);
   chips.append(...topics.slice(0, CHIPS).map((word) => element("a", { class: "chip", href: link(word) }, word)));
   const strip = (word) => api.search([["text", word], ["k", STRIP]]).catch(() => null);
   const found = await Promise.all(topics.slice(0, ROWS).map(strip));
