@@ -321,6 +321,19 @@ class TestPrecision:
         expect(page.locator(TILES)).to_have_count(60)
         expect(page.get_by_label(self.LABEL)).to_be_focused()
 
+    @pytest.mark.parametrize(("precision", "is_told"), [(0.16, True), (0.25, False), (None, False)])
+    def test_that_nothing_matches_is_said_by_a_low_precision(self, server, open_page, precision, is_told):
+        def low(route):
+            record = route.fetch().json()
+            hits = [hit | {"precision": 0.1} for hit in record["hits"]]
+            hits[3]["precision"] = precision
+            route.fulfill(json=record | {"hits": hits})
+
+        page = open_page(f"{server.url}?text={BREAKFAST}", before=lambda page: page.route("**/api/search*", low))
+        expect(page.locator(TILES)).to_have_count(60)
+        told = " · probably nothing matches: the best hit has a precision of only 0.16"
+        assert page.locator("#count").text_content().endswith(told) is is_told
+
     def test_what_is_said_when_the_best_was_not_measured(self, server, open_page):
         def unmeasured(route):
             record = route.fetch().json()

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import io
 import json as json_lines
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from dcmh.errors import DCMHError, ParameterError, QueryError
 if TYPE_CHECKING:
     from dcmh.search import Hits, SearchIndex
 
+UNLIKELY = 0.25  # precision of the best hit, below which probably nothing matches
 TEXT_WIDTH = 70  # characters of a text in the table
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # first bytes of picture files
 
@@ -280,6 +282,9 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
         console.say(
             "precision: share of relevant items among such hits, measured on items that the model did not learn from"
         )
+    best = max(math.inf if hit.precision is None else hit.precision for hit in list(hits)[:10])
+    if best < UNLIKELY:
+        console.say(f"Probably nothing matches: the best hit has a precision of only {best:.2f}.")
     if hits.below:
         console.say(f"Left out because their precision is lower or was not measured: {hits.below:,}.")
     console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms{_how_well(index, hits)}")
