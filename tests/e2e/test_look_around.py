@@ -107,6 +107,12 @@ def test_data_says_what_is_in_any_folder(cli, tmp_path):
     assert (record["items"], record["not_read"]["video"]) == (3, ["clip.mp4"])
 
 
+def test_data_says_how_to_read_heic(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("dcmh.data.folder.can_read_heic", lambda: False)
+    (tmp_path / "a.heic").touch()
+    assert 'not read  1 HEIC picture (a.heic) (to read HEIC: pip install "dcmh[heic]")\n' in cli("data", tmp_path).out
+
+
 def test_the_file_that_a_folder_was_read_from_is_not_listed_as_unread(cli, tmp_path):
     generator = np.random.default_rng(0)
     parts = {f"{name}_{part}": generator.random((20, 4)) for name in "IT" for part in ("tr", "te")}

@@ -243,9 +243,11 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
     if record["split"]:
         lines.append(("split", ", ".join(f"{part} {count:,}" for part, count in record["split"].items())))
     if record.get("not_read"):
-        from dcmh.data.folder import count_kinds
+        from dcmh.data.columns import HEIC_HINT
+        from dcmh.data.folder import HEIC, count_kinds
 
-        lines.append(("not read", count_kinds(record["not_read"])))
+        hint = f" ({HEIC_HINT})" if HEIC in record["not_read"] else ""
+        lines.append(("not read", count_kinds(record["not_read"]) + hint))
     if record.get("left_out"):
         lines.append(("left out", "; ".join(record["left_out"])))
     lines += [("note", note) for note in record["notes"]]
