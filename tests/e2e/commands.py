@@ -27,7 +27,9 @@ class Answer:
         return self.err.strip().splitlines()[-1]
 
 
-def spawn(*arguments: object, cwd: Path, program: tuple[str, ...] = ("-m", "dcmh")) -> subprocess.Popen[str]:
+def spawn(
+    *arguments: object, cwd: Path, program: tuple[str, ...] = ("-m", "dcmh"), stderr: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     """Start a command in its own process, which hears Ctrl-C even where the tests run in the background of a shell."""
     environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -35,7 +37,7 @@ def spawn(*arguments: object, cwd: Path, program: tuple[str, ...] = ("-m", "dcmh
         cwd=cwd,
         env=environment,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )

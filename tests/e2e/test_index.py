@@ -180,6 +180,14 @@ def test_built_in_data_has_no_files_and_is_indexed_all_the_same(cli, toy_model):
     assert hit["score"] is not None
 
 
+def test_the_same_command_again_may_name_the_text_encoder(cli, photos):
+    command = ("index", "photos", "--text-encoder", "use-multilingual")
+    assert cli(*command).code == 0
+    assert "0 new, 0 changed, 0 gone, 40 unchanged." in cli(*command).out
+    other = cli("index", "photos", "--text-encoder", "minilm")
+    assert other.last.startswith("--text-encoder chooses a starter model, but the model is photos.dcmh/model.")
+
+
 def test_without_a_model_the_starter_model_serves(cli, photos, tmp_path):
     for table in photos.glob("captions.csv"):
         table.unlink()  # pictures alone

@@ -8,7 +8,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.io
 from commands import SRC, finish, spawn
 
 import dcmh
@@ -103,6 +105,24 @@ def test_data_says_what_is_in_any_folder(cli, tmp_path):
     assert answer.last == "Next: dcmh index 'my photos'"
     record = json.loads(cli("info", "my photos", "--json").out)
     assert (record["items"], record["not_read"]["video"]) == (3, ["clip.mp4"])
+
+
+def test_data_says_how_to_read_heic(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("dcmh.data.folder.can_read_heic", lambda: False)
+    (tmp_path / "a.heic").touch()
+    assert 'not read  1 HEIC picture (a.heic) (to read HEIC: pip install "dcmh[heic]")\n' in cli("data", tmp_path).out
+
+
+def test_the_file_that_a_folder_was_read_from_is_not_listed_as_unread(cli, tmp_path):
+    generator = np.random.default_rng(0)
+    parts = {f"{name}_{part}": generator.random((20, 4)) for name in "IT" for part in ("tr", "te")}
+    scipy.io.savemat(
+        tmp_path / "wiki.mat", parts | {f"L_{part}": np.eye(2)[np.arange(20) % 2] for part in ("tr", "te")}
+    )
+    (tmp_path / "notes.md").touch()
+    found = json.loads(cli("data", str(tmp_path), "--json").out)
+    assert found["items"] == 40
+    assert found["not_read"] == {"document": ["notes.md"]}
 
 
 def test_arguments_that_no_command_takes_are_named(cli):

@@ -8,12 +8,14 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import finish, spawn
 
 from dcmh.cli import main
+from dcmh.search import SearchIndex
 from toy_photos import write_pairs, write_photos
 
 
@@ -31,6 +33,20 @@ def place(tmp_path_factory, toy_model):
 def ask(cli, place, monkeypatch):
     monkeypatch.chdir(place)
     return lambda *arguments: cli("search", "photos.dcmh", *arguments)
+
+
+@pytest.mark.parametrize(("precision", "is_said"), [(0.16, True), (0.25, False), (None, False)])
+def test_that_nothing_matches_is_said_by_a_low_precision(ask, monkeypatch, precision, is_said):
+    search = SearchIndex.search
+
+    def low(*arguments, **options):
+        hits = search(*arguments, **options)
+        changed = (replace(hit, precision=precision if at == 3 else 0.1) for at, hit in enumerate(hits))
+        return replace(hits, hits=tuple(changed))
+
+    monkeypatch.setattr(SearchIndex, "search", low)
+    said = "Probably nothing matches: the best hit has a precision of only 0.16.\n"
+    assert (said in ask("sunny").err) is is_said
 
 
 def test_a_table_that_says_why(ask):
@@ -189,6 +205,11 @@ def test_nothing_within_the_radius_says_what_is_nearest(ask):
         (("sunny", "--raduis", "3"), 2, "Unknown option: --raduis. Did you mean --radius? Try: dcmh search --help"),
         ((), 1, "Say what to search for: words, a picture, --image or --like."),
         (("sunny", "--label", "nothing"), 0, "None of the 40 items of photos.dcmh passes the filter."),
+        (
+            ("sunny", "--folder", "photos/sea"),
+            0,
+            "None of the 40 items of photos.dcmh passes the filter. There is no folder photos/sea in /",
+        ),
         (("sunny", "--since", "soon"), 1, "Not a date: 'soon'. Write a year, a month, a day or a time"),
         (("sunny", "--where", "stars"), 1, "Not a condition: 'stars'. Write COLUMN = != < <= > >= VALUE"),
         (("sunny", "--like", "999"), 1, "There is no item 999 in photos.dcmh."),

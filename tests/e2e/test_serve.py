@@ -32,8 +32,9 @@ TOKEN = "a-token-of-sufficient-length"
 class Server:
     """A running server, asked over real connections."""
 
-    def __init__(self, index: Path, *options: object) -> None:
-        self.process = spawn("serve", index, "--port", 0, "--json", "--lazy", *options, cwd=index.parent)
+    def __init__(self, index: Path, *options: object, stderr: int = subprocess.PIPE) -> None:
+        arguments = ("serve", index, "--port", 0, "--json", "--lazy", *options)
+        self.process = spawn(*arguments, cwd=index.parent, stderr=stderr)
         said = self.process.stdout.readline()
         assert said, self.process.communicate()[1]
         self.said = json.loads(said)
@@ -93,8 +94,8 @@ def start(index, tmp_path):
     running = []
     (tmp_path / "token").write_text(TOKEN)
 
-    def run(*options: object) -> Server:
-        running.append(Server(index, *options))
+    def run(*options: object, **streams: int) -> Server:
+        running.append(Server(index, *options, **streams))
         return running[-1]
 
     yield run
@@ -121,6 +122,22 @@ def test_it_answers_words_without_torch_and_ends_in_order(start, index):
     lines = [json.loads(line) for line in answer.err.splitlines()[:-1]]
     assert [line["status"] for line in lines] == [200, 200, 421]
     assert "sunny" not in answer.err
+
+
+@pytest.mark.parametrize(("options", "is_logged"), [((), False), (("--log", "-"), True)])
+def test_a_terminal_shows_the_access_log_only_if_asked(start, options, is_logged):
+    controller, terminal = os.openpty()
+    try:
+        server = start(*options, stderr=terminal)
+        server.get("/api/health")
+        server.stop()
+        os.set_blocking(controller, False)
+        said = os.read(controller, 100_000).decode().splitlines()
+    finally:
+        os.close(controller)
+        os.close(terminal)
+    assert said[-1] == "Stopped."
+    assert ["/api/health" in line for line in said[:-1]] == [True] * is_logged
 
 
 def test_ctrl_c_is_the_usual_end(start):

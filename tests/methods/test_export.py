@@ -33,7 +33,11 @@ def folder(data, tmp_path_factory):
     split = data.split(queries=40)
     model = dcmh.DCMH(bits=16, epochs=5, hidden=32, device="cpu", text_encoder="none").fit(split.train, fine=0)
     report = dcmh.evaluate(model, split)
-    extra = {"report.json": json.dumps(report.to_json()), "split.json": "{}", "run.json": '{"data": "/home/me"}'}
+    extra = {
+        "report.json": json.dumps(report.to_json()),
+        "split.json": "{}",
+        "run.json": '{"data": {"data": "/home/me"}}',
+    }
     extra["skipped.tsv"] = "file\treason\n/home/me/broken.jpg\ttruncated\n"
     model.save(folder, extra=extra)
     return folder
@@ -101,6 +105,22 @@ def test_card(folder, tmp_path, capsys):
     assert "40 held-out queries, 160 items in the database, 160 training items" in text
     assert f"{report['sound_to_text']['chance']:.3f} |" in text
     assert "/home/me" not in card
+
+
+def test_the_card_says_what_makes_its_numbers_high(folder, data, tmp_path):
+    model = dcmh.load(folder)
+    split = data.split(queries=40, train=120)
+    report = dcmh.evaluate(model, split).to_json()
+    extra = {"report.json": json.dumps(report), "run.json": json.dumps({"data": {"label_words": list(WORDS)}})}
+    model.save(tmp_path / "words.model", extra=extra)
+    card = model_card(tmp_path / "words.model")
+    assert "Words of the texts serve as labels, so MAP from text is high by construction." in card
+    assert "Unseen items were not trained on" in card
+    unseen = report["unseen"]["sound_to_text"]["map"]["expected"]
+    assert f"| sound → text | 40 unseen | {unseen:.3f} (" in card
+    plain = model_card(folder)
+    assert "serve as labels" not in plain
+    assert "Unseen" not in plain
 
 
 def test_card_without_measurements_and_with_licences(tmp_path):

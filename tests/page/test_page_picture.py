@@ -62,8 +62,7 @@ def test_a_picture_finds_what_python_finds(server, open_page, search_index, draw
     expect(page.locator("#query img")).to_have_js_property("complete", True)
     assert page.locator("#query img").evaluate("image => image.naturalWidth") == 224
     assert f"code={key.hex()}&" in page.url
-    measured = hits[0].modality == "text"  # pictures were measured to find words
-    expect(page.locator("#precision")).to_have_text("" if measured else "precision not measured")
+    expect(page.locator("#precision")).to_have_text("")  # without a radius
 
 
 def test_more_hits_have_the_order_of_one_large_answer(server, open_page, search_index, drawing):

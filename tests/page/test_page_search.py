@@ -169,6 +169,19 @@ def test_a_model_without_vocabulary(server, open_page, search_index):
     assert shown(page) == found(search_index.search("fruit", k=60))
 
 
+def test_an_index_of_vectors_says_how_it_is_searched(server, open_page):
+    def before(page):
+        page.route(
+            "**/api/info",
+            lambda route: route.fulfill(json=route.fetch().json() | {"asks": {"text": None, "image": None}}),
+        )
+
+    page = open_page(server.url, before=before)
+    expect(page.locator(".lead")).to_contain_text("Search with a vector: dcmh search ")
+    expect(page.locator("#words")).to_be_disabled()
+    expect(page.locator("#choose")).to_be_hidden()
+
+
 def test_a_vocabulary_that_limits_queries_is_told(vocabulary_server, vocabulary_index, open_page):
     page = open_page(vocabulary_server.url)
     with dcmh.SearchIndex.open(vocabulary_index) as opened:
@@ -307,6 +320,19 @@ class TestPrecision:
         page.get_by_role("button", name="show all").click()
         expect(page.locator(TILES)).to_have_count(60)
         expect(page.get_by_label(self.LABEL)).to_be_focused()
+
+    @pytest.mark.parametrize(("precision", "is_told"), [(0.16, True), (0.25, False), (None, False)])
+    def test_that_nothing_matches_is_said_by_a_low_precision(self, server, open_page, precision, is_told):
+        def low(route):
+            record = route.fetch().json()
+            hits = [hit | {"precision": 0.1} for hit in record["hits"]]
+            hits[3]["precision"] = precision
+            route.fulfill(json=record | {"hits": hits})
+
+        page = open_page(f"{server.url}?text={BREAKFAST}", before=lambda page: page.route("**/api/search*", low))
+        expect(page.locator(TILES)).to_have_count(60)
+        told = " · probably nothing matches: the best hit has a precision of only 0.16"
+        assert page.locator("#count").text_content().endswith(told) is is_told
 
     def test_what_is_said_when_the_best_was_not_measured(self, server, open_page):
         def unmeasured(route):

@@ -116,8 +116,8 @@ def test_the_command_for_every_format(here, capsys):
     assert main(["encode", "a.npy", "--model", "a.npy.codes.model", "--modality", "vectors", "--out", "again"]) == 0
     np.testing.assert_array_equal(np.load(here / "again" / "codes.npy"), packed["a.npy"])
     assert main(["index", "a.npy", "--model", "a.npy.codes.model", "--out", "a.dcmh"]) == 0
+    assert "in a browser" not in capsys.readouterr().err
     np.save("query.npy", vectors[7])
-    capsys.readouterr()
     assert main(["search", "a.dcmh", "query.npy", "--as", "vectors", "-k", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["hits"][0]["name"] == dcmh.load_dataset("a.npy").ids[7]
 
@@ -130,6 +130,8 @@ def test_the_command_with_labels_and_pairs(here, capsys):
     assert sorted(said["codes"]) == ["image", "text"]
     assert dcmh.load("both.codes.model").similarity == "pairing"
     assert not (here / "both.codes.image" / "fine.npy").exists()
+    assert main(["index", "both.npz", "--model", "both.codes.model", "--out", "b.dcmh"]) == 0
+    assert capsys.readouterr().err.endswith("Next: dcmh search b.dcmh vector.npy --as image\n")
     np.savez("labels.npz", image=vectors, labels=kind)
     assert main(["compress", "labels.npz", "--bits", "8"]) == 0
     assert "of the 10 nearest neighbours" in capsys.readouterr().out

@@ -96,7 +96,7 @@ def data(
 
 def look(name: str, text: str | None = None, modalities: str | None = None) -> tuple[Dataset | None, dict[str, Any]]:
     """The items, None if a folder holds neither pictures nor a table; and for JSON, what there is."""
-    from dcmh.data import folder
+    from dcmh.data import folder, frames
 
     loaded: Dataset | None = None
     try:
@@ -107,7 +107,12 @@ def look(name: str, text: str | None = None, modalities: str | None = None) -> t
     record = describe(loaded) if loaded is not None else {"name": Path(name).resolve().name, **_EMPTY}
     if _is_folder(name):
         contents = folder.scan(Path(name).expanduser())
-        record |= {"not_read": contents.unread, "left_out": contents.left_out()}
+        read = (".mat", *frames.SHARDS) if loaded is not None and not contents.images else ()
+        unread = {kind: [file for file in files if not file.endswith(read)] for kind, files in contents.unread.items()}
+        record |= {
+            "not_read": {kind: files for kind, files in unread.items() if files},
+            "left_out": contents.left_out(),
+        }
         record["notes"] = [note for note in record["notes"] if note not in contents.notes()]
     return loaded, record
 
@@ -238,9 +243,11 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, object]]:
     if record["split"]:
         lines.append(("split", ", ".join(f"{part} {count:,}" for part, count in record["split"].items())))
     if record.get("not_read"):
-        from dcmh.data.folder import count_kinds
+        from dcmh.data.columns import HEIC_HINT
+        from dcmh.data.folder import HEIC, count_kinds
 
-        lines.append(("not read", count_kinds(record["not_read"])))
+        hint = f" ({HEIC_HINT})" if HEIC in record["not_read"] else ""
+        lines.append(("not read", count_kinds(record["not_read"]) + hint))
     if record.get("left_out"):
         lines.append(("left out", "; ".join(record["left_out"])))
     lines += [("note", note) for note in record["notes"]]

@@ -132,7 +132,12 @@ def index(
 
 
 def _check_encoder(model: Path | None, text_encoder: str | None) -> None:
-    if model is not None and text_encoder is not None:
+    from dcmh.methods import folder, starter
+
+    if model is None or text_encoder is None:
+        return
+    fingerprints = {folder.read_record(one)["fingerprint"] for one in (model, starter.folder(text_encoder))}
+    if len(fingerprints) > 1:
         raise ParameterError(f"--text-encoder chooses a starter model, but the model is {model}.", hint="Leave it out.")
 
 
@@ -300,7 +305,7 @@ def _progress(device: str, update: Callable[[int, int], None]) -> Callable[[int,
     def show(done: int, total: int) -> None:
         nonlocal announced
         if not announced and "torch" in sys.modules:
-            console.say(f"Encoding pictures on {_resolve(device)}.")
+            console.say(f"Encoding on {_resolve(device)}.")
             announced = True
         update(done, total)
 
@@ -340,25 +345,27 @@ def _summary(index: SearchIndex, out: Place) -> str:
     query, known = _picture_query(index), ""
     meaning = fine.encoder if fine is not None else None if words is None else words.encoder
     if words is not None and meaning is not None:
-        query, known = "dog on the beach", f" Any words can be searched for (text encoder {meaning.name})."
+        query, known = ["dog on the beach"], f" Any words can be searched for (text encoder {meaning.name})."
     elif words is not None:
-        query = " ".join(words.bag.words_[:2])
+        query = [" ".join(words.bag.words_[:2])]
         known = f" It knows {len(words.bag):,} words; others in a query are ignored."
     shown = f"{size / 1000:,.0f} kB" if size >= 1000 else f"{size} bytes"
     if index.recall:
         shares = ", ".join(f"{share:.3f} by {name}" for name, share in index.recall.items())
         known += f" Searches are approximate: on items of the collection they found {shares} of the 10 nearest."
+    place = shlex.quote(str(out))
+    browser = "" if words is None and index.encoders.picture is None else f"\nor in a browser: dcmh serve {place}"
     return (
         f"Wrote {out}: {len(index):,} items ({counts or 'no codes'}), {shown} of codes.{known}\n"
-        f"Next: dcmh search {shlex.quote(str(out))} {shlex.quote(query)}\n"
-        f"or in a browser: dcmh serve {shlex.quote(str(out))}"
+        f"Next: dcmh search {place} {shlex.join(query)}{browser}"
     )
 
 
-def _picture_query(index: SearchIndex) -> str:
-    """A query for an index that knows no words: a picture of it, or a vector."""
+def _picture_query(index: SearchIndex) -> list[str]:
+    """A query for an index that knows no words: a picture of it, or a vector of one of its kinds."""
     if index.encoders.picture is None:
-        return "vector.npy"
+        first, *others = index.encoders.modalities
+        return ["vector.npy", *(["--as", first] if others else [])]
     item = next(index.store.items(), None)
     path = None if item is None else index.path_of(item)
-    return "photo.jpg" if path is None else str(path)
+    return ["photo.jpg" if path is None else str(path)]

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import io
 import json as json_lines
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from dcmh.errors import DCMHError, ParameterError, QueryError
 if TYPE_CHECKING:
     from dcmh.search import Hits, SearchIndex
 
+UNLIKELY = 0.25  # precision of the best hit, below which probably nothing matches
 TEXT_WIDTH = 70  # characters of a text in the table
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # first bytes of picture files
 
@@ -280,6 +282,9 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
         console.say(
             "precision: share of relevant items among such hits, measured on items that the model did not learn from"
         )
+    best = max(math.inf if hit.precision is None else hit.precision for hit in list(hits)[:10])
+    if best < UNLIKELY:
+        console.say(f"Probably nothing matches: the best hit has a precision of only {best:.2f}.")
     if hits.below:
         console.say(f"Left out because their precision is lower or was not measured: {hits.below:,}.")
     console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms{_how_well(index, hits)}")
@@ -308,7 +313,7 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
         reached = "" if best is None else f" The best hit has {best:.2f} ({hits.nearest.name if hits.nearest else ''})."
         return f"No hit reaches a precision of {hits.at_least:g}.{reached}"
     if hits.query.filter and not hits.searched:
-        return f"None of the {len(index):,} items of {index.place} passes the filter."
+        return f"None of the {len(index):,} items of {index.place} passes the filter.{_no_such_folder(index, hits)}"
     if hits.nearest is None and len(index):
         why = "no item has a code in the modality that is searched"
         if hits.query.like or hits.query.unlike:
@@ -323,6 +328,14 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
         f"Nothing within radius {hits.radius}. Nearest is at {near.distance} ({near.name}). "
         f"Try --radius {near.distance}."
     )
+
+
+def _no_such_folder(index: SearchIndex, hits: Hits) -> str:
+    """That the folder of the filter does not exist: it is easily given relative to the current folder."""
+    root, folder = index.root, hits.query.filter.folder
+    if folder is None or root is None or not root.is_dir() or (root / folder).is_dir():
+        return ""
+    return f" There is no folder {folder} in {root}."
 
 
 def _shortened(text: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json as json_lines
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,7 @@ def serve(
     uploads_per_client: int = 16,
     decode_seconds: float = 10.0,
     decode_megabytes: int = 1000,
-    log: str = "-",
+    log: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json: Switch = False,
 ) -> int:
     """Serve a search page and an HTTP API for an index, until Ctrl-C.
@@ -74,12 +75,14 @@ def serve(
     decode_megabytes
         Maximum memory for decoding a picture.
     log
-        File for the access log; - for stderr, none to turn it off.
+        File for the access log; - for stderr, none to turn it off. Default: stderr, unless it is a terminal.
     json
         Print the address as one line of JSON.
     """
     from dcmh.service import Settings, server
 
+    if log is None:
+        log = "none" if sys.stderr.isatty() else "-"
     if workers < 1:
         raise ParameterError(f"--workers must be at least 1, not {workers}.")
     with contextlib.ExitStack() as stack:

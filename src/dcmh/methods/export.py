@@ -147,6 +147,7 @@ def model_card(folder: Path, record: Mapping[str, Any] | None = None, *, onnx: b
     """README.md in Hugging Face's format: data, split, measured numbers, chance, and licences of the weights it needs."""
     record = record or model_folder.read_record(folder)
     report = _read(folder / model_folder.REPORT)
+    recorded = _read(folder / model_folder.RUN).get("data", {})
     name = record["trained_on"]["name"] or "data"
     directions = {key: value for key, value in report.items() if "_to_" in key}
     header: dict[str, Any] = {
@@ -170,7 +171,7 @@ def model_card(folder: Path, record: Mapping[str, Any] | None = None, *, onnx: b
         f"---\n{front}\n---",
         f"# {record['method']}, {record['bits']} bits, learned from {name}",
         _about(record),
-        _measured(report, directions),
+        _measured(report, directions, label_words=bool(recorded.get("label_words"))),
         _licences(record),
         _use(record, onnx=onnx),
     ]
@@ -197,24 +198,36 @@ def _public(value: Any) -> Any:
     return f"{scheme}{colon}{Path(path).name}" if Path(path).is_absolute() else value
 
 
-def _measured(report: Mapping[str, Any], directions: Mapping[str, Any]) -> str:
+def _measured(report: Mapping[str, Any], directions: Mapping[str, Any], *, label_words: bool) -> str:
     if not directions:
         return "## Measured\n\nNothing was measured on held-out queries."
-    lines = ["| direction | MAP | precision at 10 | chance |", "|---|---|---|---|"]
+    unseen = report.get("unseen") or {}
+    lines = ["| direction | searched | MAP | precision at 10 | chance |", "|---|---|---|---|---|"]
     for key, value in directions.items():
-        interval = (value.get("interval") or {}).get("expected")
-        bounds = "" if not interval or None in interval else f" ({interval[0]:.3f} to {interval[1]:.3f})"
-        cells = [value["map"]["expected"], value["precision_at"].get("10"), value["chance"]]
-        shown = ["–" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells]
-        shown[0] += bounds
-        lines.append(f"| {key.replace('_to_', ' → ')} | {' | '.join(shown)} |")
+        lines.append(_row(key, f"{report['database']:,} items", value))
+        if key in unseen:
+            lines.append(_row(key, f"{unseen['database']:,} unseen", unseen[key]))
     relevant = "share a label" if report.get("relevance", "labels") == "labels" else "belong together"
     split = (
         f"{report['queries']:,} held-out queries, {report['database']:,} items in the database, {report['train']:,} training "
         f"items; items are relevant if they {relevant}. "
     )
     ties = "MAP is the expectation over the order of items at equal distance."
-    return "## Measured\n\n" + split + ties + "\n\n" + "\n".join(lines)
+    notes = "".join(
+        [
+            " Unseen items were not trained on: they show how well new items will be found." if unseen else "",
+            " Words of the texts serve as labels, so MAP from text is high by construction." if label_words else "",
+        ]
+    )
+    return "## Measured\n\n" + split + ties + notes + "\n\n" + "\n".join(lines)
+
+
+def _row(direction: str, searched: str, measured: Mapping[str, Any]) -> str:
+    interval = (measured.get("interval") or {}).get("expected")
+    bounds = "" if not interval or None in interval else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+    cells = [measured["map"]["expected"], measured["precision_at"].get("10"), measured["chance"]]
+    shown = ["–" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells]
+    return f"| {direction.replace('_to_', ' → ')} | {searched} | {shown[0]}{bounds} | {' | '.join(shown[1:])} |"
 
 
 def _licences(record: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ async function learn() {
   byId("size").textContent = `${info.items.toLocaleString("en")} ${info.items === 1 ? "item" : "items"} · ${info.bits} bits`;
   byId("choose").hidden = !info.asks.image;
   input.disabled = !info.asks.text;
-  if (!info.asks.text) input.placeholder = "Search this collection with pictures";
+  if (!info.asks.text) input.placeholder = info.asks.image ? "Search this collection with pictures" : "Search with vectors only";
   const whose = info.attribution ? [element("p", {}, info.attribution)] : [];
   byId("foot").replaceChildren(...whose,
     element("p", {}, `${info.name} · dcmh ${info.versions.dcmh} · `, element("a", { href: href({ kind: "duplicates" }) }, "Copies"), " · ",

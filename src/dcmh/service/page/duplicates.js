@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { href } from "./address.js";
-import { byId, element } from "./element.js";
+import { breakable, byId, element } from "./element.js";
 import { thumbnail } from "./grid.js";
 
 const view = byId("duplicates");
@@ -53,7 +53,7 @@ function group({ kind, keep, reason, items }) {
   const tiles = items.map((item) => element("li", {},
     element("a", { class: "tile", href: href({ kind: "duplicates", item: item.id }) },
       element("span", { class: "frame" }, item.thumbnail ? thumbnail(item.id) : item.name),
-      element("span", { class: "caption" }, item.id === keep ? element("b", {}, "keep ") : null, item.name),
+      element("span", { class: "caption" }, item.id === keep ? element("b", {}, "keep ") : null, breakable(item.name)),
       element("span", { class: "why" }, about(item)))));
   return element("section", { class: "group" },
     element("h2", {}, `${items.length} ${kind === "exact" ? "exact" : "near"} copies`),

@@ -15,6 +15,11 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
+/** The name of a file with its folders, which breaks after slashes rather than within a name. */
+export function breakable(path) {
+  return path.split(/(?<=\/)/).flatMap((part, at) => (at ? [element("wbr"), part] : [part]));
+}
+
 function build(made, properties, children) {
   for (const [key, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;

@@ -1,7 +1,7 @@
 // The grid of hits: tiles are links, one of them is in the tab order, arrow keys move between them.
 
 import * as api from "./api.js";
-import { byId, element } from "./element.js";
+import { breakable, byId, element } from "./element.js";
 
 const grid = byId("grid");
 
@@ -84,7 +84,7 @@ function tile(hit, href) {
   const picture = hit.thumbnail ? thumbnail(hit.id) : element("span", { class: "words-only" }, caption);
   return element("a", { class: "tile", href, "data-id": hit.id, tabindex: "-1", draggable: "false" },
     element("span", { class: "frame", "aria-hidden": !hit.thumbnail && "true" }, picture),
-    element("span", { class: "caption" }, caption),
+    element("span", { class: "caption" }, hit.text || breakable(hit.name)),
     element("span", { class: "why" }, why(hit)));
 }
 

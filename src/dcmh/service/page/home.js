@@ -29,7 +29,9 @@ async function fill(info) {
   home.replaceChildren(
     element("div", { class: "hero" }, element("h1", {}, heading(info)), element("p", { class: "lead" }, lead(info)), chips), rows);
   if (!info.items || !info.asks.text) return;
-  const topics = (await api.overview()).topics.map(({ word }) => word);
+  const waiting = element("p", { class: "hint" }, "Looking for topics in the collection…");
+  rows.append(waiting);
+  const topics = (await api.overview().finally(() => waiting.remove())).topics.map(({ word }) => word);
   chips.append(...topics.slice(0, CHIPS).map((word) => element("a", { class: "chip", href: link(word) }, word)));
   const strip = (word) => api.search([["text", word], ["k", STRIP]]).catch(() => null);
   const found = await Promise.all(topics.slice(0, ROWS).map(strip));
@@ -39,13 +41,14 @@ async function fill(info) {
 function heading({ items, asks }) {
   if (!items) return "Nothing here yet";
   const ways = [asks.text && "by words", asks.image && "by a picture"].filter(Boolean);
-  return `Search ${count(items, "item")} ${ways.join(" or ")}`;
+  return ways.length ? `Search ${count(items, "item")} ${ways.join(" or ")}` : count(items, "item");
 }
 
 const LANGUAGES = { "use-multilingual": " in 16 languages", minilm: " in English" };
 
-function lead({ items, vocabulary, text_encoder, asks }) {
+function lead({ items, name, vocabulary, text_encoder, asks }) {
   if (!items) return "This index has no items. Add some: dcmh index DATA --model MODEL --out INDEX";
+  if (!asks.text && !asks.image) return `Its model reads neither words nor pictures. Search with a vector: dcmh search ${name} vector.npy`;
   const limited = vocabulary ? `The search knows ${count(vocabulary, "word")} and shows which of yours it used.` : "";
   const known = text_encoder ? `Any words work${LANGUAGES[text_encoder] ?? ""}, even whole sentences.` : limited;
   return `${known}${asks.image ? " You can also drop a picture anywhere." : ""}`;

@@ -45,7 +45,7 @@ export function show(radius) {
 }
 
 function measuredAt(radius) {
-  if (radius === null && measured !== null) return "";
+  if (radius === null) return "";
   const share = measured?.get(radius);
   return share === undefined ? "precision not measured" : `measured precision ${share.toFixed(2)}`;
 }
