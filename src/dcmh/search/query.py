@@ -42,16 +42,17 @@ LONGEST_QUERY = 10_000  # characters
 WORD = 2  # words up to which a query is a word, not a sentence
 PICTURE, EXCLUDED, UNLIKE = 0.5, 1.0, 0.5
 
-_NEGATIONS = "no without ohne kein keine keinen sans sin senza sem zonder geen"
+_NEGATIONS = "no not without ohne kein keine keinen nicht sans sin senza sem zonder geen"
 _ARTICLES = "a an any the ein eine einen einem einer un une uno una"
 _JOINING = "and or nor und oder noch et ou ni y"
+_LEADING = "with and but mit und aber avec et mais con y pero"  # to a negation, as in "a street with no cars"
 _ENDING = """
     about above after against along among around at before behind below beneath beside between beyond but by during for
     from in inside into near next on onto outside over through to toward towards under underneath upon while with within
     auf bei im mit neben unter vor avec dans sur con en sobre
     """
-NEGATIONS, ARTICLES, JOINING, ENDING = (
-    frozenset(words.split()) for words in (_NEGATIONS, _ARTICLES, _JOINING, _ENDING)
+NEGATIONS, ARTICLES, JOINING, LEADING, ENDING = (
+    frozenset(words.split()) for words in (_NEGATIONS, _ARTICLES, _JOINING, _LEADING, _ENDING)
 )
 _TOKEN = re.compile(r'(?P<minus>(?<!\S)-(?=[^\W\d]|"))?(?:"(?P<quoted>[^"]+)"|(?P<word>[^\s"]+))')
 _PUNCTUATION = ".,;:!?()"
@@ -73,8 +74,9 @@ class Example:
 def parse(text: str) -> tuple[str, tuple[str, ...]]:
     """The words to search for, and those to exclude.
 
-    Excluded are a word or "several words" after a minus that follows a space; and the words after no or without, as in "dog
-    without a leash on the beach", up to a preposition or a punctuation mark. NEGATIONS lists these words in other languages.
+    Excluded are a word or "several words" after a minus that follows a space; and the words after no, not or without, as
+    in "dog without a leash on the beach", up to a preposition or a punctuation mark. NEGATIONS lists these words in other
+    languages.
     """
     wanted: list[str] = []
     without: list[str] = []
@@ -86,8 +88,8 @@ def parse(text: str) -> tuple[str, tuple[str, ...]]:
             wanted.extend(phrase)  # nothing follows the negation, or it is a "no parking sign"
         elif phrase is not None:
             excluded = " ".join(phrase[1:])
-            if wanted and wanted[-1].lower() in ("with", "mit", "avec", "con"):
-                wanted.pop()  # as in "a street with no cars"
+            if wanted and wanted[-1].lower() in LEADING:
+                wanted.pop()
             without.append("people" if excluded.lower() == "one" else excluded)
         phrase = None
 
@@ -106,8 +108,8 @@ def parse(text: str) -> tuple[str, tuple[str, ...]]:
             phrase = [token]
         elif phrase is None:
             wanted.append(match[0])
-        elif word in ARTICLES and len(phrase) == 1:
-            continue
+        elif len(phrase) == 1 and (word in ARTICLES or word in ENDING):
+            phrase[0] += f" {token}"  # "not on the grass" excludes the grass
         elif word in JOINING and len(phrase) > 1:
             negation = phrase[0]
             close()
