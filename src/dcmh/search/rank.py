@@ -229,7 +229,9 @@ def _fine(
         columns = {name: collection.fine[name].scores_of(request.fine, ids) for name in names}
     t = _highest([column for name, column in columns.items() if name in collection.text], len(ids))
     o = _highest([column for name, column in columns.items() if name not in collection.text], len(ids))
-    fine = (o + TEXT * t) / (1 + TEXT * RATIO)
+    fine = TEXT * t
+    fine += o
+    fine /= 1 + TEXT * RATIO
     if np.isnan(fine.sum()):  # some items lack one, or both
         t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
         fine = (o + TEXT * t) / (1 + TEXT * RATIO)

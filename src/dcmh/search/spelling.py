@@ -67,10 +67,11 @@ def corrections(text: str, encoder: TextEncoder | None, counts: Counts) -> dict[
         return {}
     typed = [word for word in _WORD.findall(text) if SHORTEST <= len(word) <= LONGEST and word.isascii()]
     words = [word for word in dict.fromkeys(typed) if word.isalpha() and not _is_common(word.lower())]
-    words = [word for word in words if not any(is_word(form) for form in (word, *index_words(word)))][:MOST]
-    held = counts([form for word in words for form in index_words(word)]) if words else {}
-    words = [word for word in words if not any(held.get(form) for form in index_words(word))]
-    found = {word: _meant(word.lower(), counts) for word in words}
+    forms = {word: index_words(word) for word in words if not is_word(word)}
+    forms = {word: others for word, others in forms.items() if not any(map(is_word, others))}
+    words = list(forms)[:MOST]
+    held = counts([form for word in words for form in forms[word]]) if words else {}
+    found = {word: _meant(word.lower(), counts) for word in words if not any(held.get(form) for form in forms[word])}
     return {word: meant for word, meant in found.items() if meant is not None}
 
 
