@@ -119,6 +119,20 @@ def test_texts_that_are_read_ahead_have_the_codes_and_vectors_of_each_alone(read
     assert len(one_by_one) == len(texts) - 1
 
 
+@pytest.mark.parametrize("values", [3, 1000, None])
+def test_the_best_rows_are_those_of_sorting_all(values):
+    chance = np.random.default_rng(0)
+    for rows in (1, 5, 300, 5000, 20_000):
+        ids = np.cumsum(chance.integers(1, 3, rows))
+        score = chance.random(rows) if values is None else chance.integers(0, values, rows) / 8
+        score = np.where(chance.random(rows) < 0.1, -np.inf, score).astype(np.float32)
+        for k in (1, 2, 31, 500, rows, None):
+            wanted = sorted(
+                (-value, item, row) for row, (value, item) in enumerate(zip(score, ids, strict=True)) if value > -np.inf
+            )
+            assert rank._best(ids, score, k).tolist() == [row for _, _, row in wanted][:k]
+
+
 @pytest.mark.parametrize("gaps", [False, True])
 def test_unions_are_those_of_sets(gaps):
     chance = np.random.default_rng(0)
