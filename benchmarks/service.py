@@ -4,8 +4,10 @@
     python benchmarks/service.py --only load --seconds 5
     python benchmarks/service.py --items 10000 --kills 3 --malformed 200
     python benchmarks/service.py --only load --attack    # 64 clients for 60 seconds, with and without an attacker
+    python benchmarks/service.py --only search --only load --no-captions  # photos alone
 
-Parts: start (time to the first answer), load (word queries of 16 clients, uncached, and repeated; beside
+Parts: start (time to the first answer), search (CPU time of word queries in one process, without the service), load (word
+queries of 16 clients, uncached, with the server's CPU time, and repeated; beside
 them a bare FastAPI endpoint that returns an answer of the same size), health (while 32 pictures are uploaded), malformed
 (damaged files and broken requests), kills (kill -9 while items are added). With --attack also: load of 64 clients, alone and
 beside a third process that holds half-open connections and uploads one byte at a time. Prints Markdown and writes
@@ -37,14 +39,16 @@ from urllib.parse import quote_plus
 import numpy as np
 
 import dcmh
+from dcmh.index import scan
 from dcmh.search import SearchIndex
 from dcmh.stores.base import Item
 from dcmh.stores.local import layout
+from dcmh.util.blas import one_blas_thread
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "service"))
 import malformed
 
-PARTS = ("start", "load", "health", "malformed", "kills")
+PARTS = ("start", "search", "load", "health", "malformed", "kills")
 CLIENTS = 16
 PICTURES = 32
 TOKEN = "benchmark-token-of-some-length"
@@ -54,25 +58,27 @@ Row = tuple[str, str, str]  # what, measured, goal
 # -- what is served ---------------------------------------------------------------------------------------------------
 
 
-def make_index(folder: Path, items: int) -> Path:
+def make_index(folder: Path, items: int, *, captions: bool = True) -> Path:
     """An index with a model of the usual size; how good it is does not matter here, so its codes are made up."""
+    names = ("image", "text") if captions else ("image",)
     model = folder / "model"
     toy = dcmh.load_dataset("toy")
     dcmh.DCMH(bits=64, epochs=1, device="cpu").fit(toy).save(model)
     index = folder / "items.dcmh"
-    SearchIndex.build(model, toy.take(np.arange(8)), index, device="cpu").close()
+    data = dcmh.Dataset({name: toy[name] for name in names}, ids=toy.ids).take(np.arange(8))
+    SearchIndex.build(model, data, index, device="cpu").close()
     chance = np.random.default_rng(0)
     words = np.array(words_of(index))
-    codes = chance.integers(0, 256, (items, 2, 8), np.uint8)
+    codes = chance.integers(0, 256, (items, len(names), 8), np.uint8)
     with SearchIndex.open(index) as opened:
         assert opened.encoders.fine is not None
         width = opened.encoders.fine.dimensions
         for start in range(0, items, 20_000):
             with opened.store.writing():
                 for row in range(start, min(start + 20_000, items)):
-                    text = " ".join(chance.choice(words, 6))
-                    number = opened.store.put(Item(f"{row:06}.jpg", f"{row:06}.jpg", text, ("one", "two")))
-                    for modality, code in zip(("image", "text"), codes[row], strict=True):
+                    text, labels = (" ".join(chance.choice(words, 6)), ("one", "two")) if captions else (None, ())
+                    number = opened.store.put(Item(f"{row:06}.jpg", f"{row:06}.jpg", text, labels))
+                    for modality, code in zip(names, codes[row], strict=True):
                         opened.store.set_code(number, modality, code.tobytes())
                         vector = np.clip(np.rint(chance.normal(0, 30, width)), -127, 127).astype(np.int8)
                         opened.store.set_fine(number, modality, vector.tobytes())
@@ -114,6 +120,20 @@ class Server:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) / 1000
         return float("nan")
+
+    def cpu(self) -> float:
+        """Seconds of CPU time that the server's own process has taken."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def settle(self) -> None:
+        """Wait until the server has nothing to do: after its start it prepares some things in the background."""
+        before = self.cpu()
+        for _ in range(60):
+            time.sleep(0.5)
+            if (now := self.cpu()) - before < 0.02:
+                return
+            before = now
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -296,6 +316,21 @@ def start(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
     return found, [("start to the first answer of a word query, s", f"{found['seconds']:.2f}", "")]
 
 
+def search_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
+    words, chance = words_of(index), random.Random(0)
+    scan.engines.load()
+    times = []
+    with SearchIndex.open(index) as opened, one_blas_thread():
+        for _ in range(1000):
+            text = " ".join(chance.sample(words, 3))
+            began = time.thread_time()
+            opened.search(text, k=20)
+            times.append(1000 * (time.thread_time() - began))
+    median = float(np.median(times[200:]))
+    name = f"word queries, {options.items:,} items, in process, each asked once: CPU time per query, ms"
+    return {"cpu_ms": median}, [(name, f"{median:.2f}", "")]
+
+
 def load_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[Row]]:
     words, chance, seconds = words_of(index), random.Random(0), options.seconds
     few = [f"/api/search?text={quote_plus(' '.join(chance.sample(words, 3)))}&k=20" for _ in range(500)]
@@ -304,7 +339,10 @@ def load_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any],
         with serving(index, "--workers", str(workers)) as server:
             answer = server.get(few[0])
             for seed in (1, 2):  # the first run warms up: numba's kernels, pages
+                server.settle()
+                before = server.cpu()
                 new = rates(result_of(second_process("load", server.port, words, seconds, CLIENTS, seed)))
+            new["cpu_ms"] = 1000 * (server.cpu() - before) / (new["rate"] * seconds)
             for target in few * (5 * workers - 4):  # each worker keeps its own answers
                 server.get(target)
             repeated = rates(result_of(second_process("load", server.port, few, seconds, CLIENTS)))
@@ -315,6 +353,7 @@ def load_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any],
         rows.append((f"{name}, uncached: p50, p99, ms", times, "p99 under 100"))
         rows.append((f"{name}, 500 queries that repeat: requests/s", f"{repeated['rate']:,.0f}", "at least 300"))
         if workers == 1:
+            rows.append((f"{name}, uncached: CPU time of the server per request, ms", f"{new['cpu_ms']:.2f}", ""))
             with bare_endpoint(answer) as port:
                 bare = rates(result_of(second_process("load", port, few, seconds, CLIENTS)))
             found["bare"] = bare | {"bytes": len(answer)}
@@ -484,7 +523,14 @@ def kills_part(index: Path, options: argparse.Namespace) -> tuple[dict[str, Any]
     return found, [(f"{options.kills} times kill -9: of {len(accepted):,} accepted writes lost", str(lost), "0")]
 
 
-RUN = {"start": start, "load": load_part, "health": health_part, "malformed": malformed_part, "kills": kills_part}
+RUN = {
+    "start": start,
+    "search": search_part,
+    "load": load_part,
+    "health": health_part,
+    "malformed": malformed_part,
+    "kills": kills_part,
+}
 RUN["attack"] = attack_part
 
 
@@ -495,6 +541,7 @@ def main() -> None:
     parser.add_argument("--malformed", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--attack", action="store_true", help="also measure the load beside an attacker")
+    parser.add_argument("--no-captions", action="store_true", help="an index of photos alone")
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--attack-seconds", type=float, default=60.0, help="of each load with --attack")
@@ -520,7 +567,7 @@ def main() -> None:
         "load_before": os.getloadavg()[0],
     }
     with tempfile.TemporaryDirectory() as folder:
-        index = make_index(Path(folder), options.items)
+        index = make_index(Path(folder), options.items, captions=not options.no_captions)
         for part in (*(options.only or PARTS), *(["attack"] if options.attack else [])):
             record[part], found = RUN[part](index, options)
             rows += found

@@ -67,6 +67,24 @@ def test_words_of_the_collection_are_not_misspelt_and_are_what_is_meant(encoder)
     assert corrections("girafes", encoder, {"giraffe"}) == {"girafes": "giraffes"}
 
 
+@pytest.mark.parametrize(
+    "word", ["hosre", "hose", "kitchne", "refridgeratr", "umbrelllla", "snowbaord", "wizil", "qqqq", "frist"]
+)
+def test_the_common_word_that_was_meant_is_that_of_brute_force(word):
+    limit = 2 if len(word) >= spelling.LONG else 1
+    common = [other for other in spelling._common_words() if other[0] == word[0]]
+    distances = {other: spelling._distance(word, other, limit) for other in common if other != word}
+    nearest = min(distances, key=lambda other: distances[other])  # the first one is the most common
+    wanted = nearest if distances[nearest] <= limit else None
+    assert spelling._meant(word, lambda words: dict.fromkeys(words, 0)) == wanted
+
+
+@pytest.mark.parametrize("word", ["fron", "thei", "yourse", "buse", "peopl", "knive", "caf", "wizil"])
+def test_the_forms_of_many_words_are_those_of_each(word):
+    near = list(dict.fromkeys(spelling._edits(word)))
+    assert set(spelling._forms(near)) == {form for other in near for form in index_words(other)}
+
+
 def test_words_in_quotation_marks_are_as_they_are_meant(encoder):
     assert corrections('"umbrela" motorcyle', encoder) == {"motorcyle": "motorcycle"}
     assert spelling.corrected('"umbrela" umbrela, Umbrela', {"umbrela": "umbrella"}) == '"umbrela" umbrella, Umbrela'

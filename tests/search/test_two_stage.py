@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,8 +17,10 @@ import dcmh
 from dcmh.errors import ParameterError, QueryError, UnknownWords
 from dcmh.index import numpy_kernels
 from dcmh.index.fine import FineIndex
+from dcmh.inputs import sentences
 from dcmh.methods import fine_space
 from dcmh.search import Filter, SearchIndex, calibration, rank
+from dcmh.search.query import read_ahead
 from dcmh.search.rank import Match, Ranking
 from dcmh.search.spelling import in_usual_case
 from dcmh.util.text import index_words
@@ -99,6 +102,47 @@ def test_the_order_is_that_of_brute_force(index, text):
     assert (np.diff(score[rows] - 10.0 * ~first[rows]) <= 1e-4).all()
     for hit, row in zip(hits, rows, strict=True):
         assert bool(hit.words) == bool(share[row] > 0)
+
+
+def test_texts_that_are_read_ahead_have_the_codes_and_vectors_of_each_alone(ready, monkeypatch):
+    texts = ["a sunny sea -yellow", "snow", "zeppelin", "ein Boot auf dem Meer", "SNOW and ice", "???", "\u26f5"]
+    one_by_one = []
+    for text in texts:
+        monkeypatch.setattr(sentences, "_recent", {})
+        with SearchIndex.open(ready / "photos.dcmh") as index, contextlib.suppress(QueryError):
+            one_by_one.append(index.ask(text)[0])
+    monkeypatch.setattr(sentences, "_recent", {})
+    with SearchIndex.open(ready / "photos.dcmh") as index:
+        read_ahead(index.encoders, texts)
+        monkeypatch.setattr(type(index.encoders.words), "outputs", None)  # all are remembered
+        assert [index.ask(query.text)[0] for query in one_by_one] == one_by_one
+    assert len(one_by_one) == len(texts) - 1
+
+
+@pytest.mark.parametrize("values", [3, 1000, None])
+def test_the_best_rows_are_those_of_sorting_all(values):
+    chance = np.random.default_rng(0)
+    for rows in (1, 5, 300, 5000, 20_000):
+        ids = np.cumsum(chance.integers(1, 3, rows))
+        score = chance.random(rows) if values is None else chance.integers(0, values, rows) / 8
+        score = np.where(chance.random(rows) < 0.1, -np.inf, score).astype(np.float32)
+        for k in (1, 2, 31, 500, rows, None):
+            wanted = sorted(
+                (-value, item, row) for row, (value, item) in enumerate(zip(score, ids, strict=True)) if value > -np.inf
+            )
+            assert rank._best(ids, score, k).tolist() == [row for _, _, row in wanted][:k]
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_unions_are_those_of_sets(gaps):
+    chance = np.random.default_rng(0)
+    for _ in range(200):
+        every = np.flatnonzero(chance.random(60) < 0.7) + 5 if gaps else np.arange(5, 65)
+        sizes = chance.integers(0, len(every) + 1, chance.integers(1, 4))
+        lists = [np.sort(chance.choice(every, size, replace=False)).astype(np.int64) for size in sizes]
+        lists += [every.astype(np.int64)] * int(chance.integers(0, 2))
+        lists += [np.array([0, 70], np.int64)] * int(chance.integers(0, 2))
+        assert rank._union([rank.NONE, *lists]).tolist() == sorted({item for ids in lists for item in ids.tolist()})
 
 
 def test_pages_and_choices_agree_with_one_long_answer(index):

@@ -137,6 +137,14 @@ def test_the_items_with_a_word_among_some(catalogue, monkeypatch, short):
     assert catalogue.word_counts(list(counts)) == counts
 
 
+def test_many_words_are_counted_at_once(catalogue):
+    put(catalogue, *(Item(f"{number}", text=f"common w{number}") for number in range(1200)))
+    kept = catalogue.with_word("w7")
+    counts = catalogue.word_counts(["common", "nowhere", *(f"w{number}" for number in range(2, 1400))])
+    assert counts == {"common": 1200, "nowhere": 0} | {f"w{number}": int(number < 1200) for number in range(2, 1400)}
+    assert counts["w7"] == len(kept)
+
+
 def test_threads_share_it(catalogue):
     def work(name):
         for number in range(20):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dcmh.data.columns import PICTURE_SIZE, Column, Images
 from dcmh.errors import ImageError, ModelMismatch
+from dcmh.inputs.sentences import REMEMBERED
 from dcmh.inputs.views import FeatureView, PixelView, recorded_framing
 from dcmh.methods import fine_space
 from dcmh.methods import folder as model_folder
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 Packed = NDArray[np.uint8]
+Words = tuple[bytes, NDArray[np.float32] | None]
 
 BATCH = 32  # pictures in the network at once, on a CPU; that of `dcmh.inputs.decoding`, which would load Pillow
 BATCHES = (
@@ -55,6 +57,7 @@ class Encoders:
         self._device = device
         self._model = None if model is None else self._placed(model)
         self._words: dict[str, TextEncoder] = {}
+        self._recent: dict[tuple[str, str], Words] = {}  # by modality and text; replaced, never changed
         self._pictures: dict[str, PictureEncoder] = {}
         self._fine: FineSpace | None = None
         self._fine_checked = False
@@ -125,6 +128,19 @@ class Encoders:
         if modality not in self._words:
             self._words[modality] = open_words(self.folder, self.record, modality)
         return self._words[modality]
+
+    def of_words(self, modality: str, texts: Sequence[str]) -> list[Words]:
+        """The packed code and the fine vector of each text, as a query. The last ones are remembered."""
+        recent = self._recent
+        known = {text: recent[modality, text] for text in texts if (modality, text) in recent}
+        if missing := [text for text in dict.fromkeys(texts) if text not in known]:
+            packed = self.words_of(modality).encode(missing)
+            space = self.fine
+            fine = [None] * len(missing) if space is None or space.encoder is None else space.of_texts(missing)
+            known |= {text: (code.tobytes(), vector) for text, code, vector in zip(missing, packed, fine, strict=True)}
+            room = recent if len(recent) + len(missing) <= REMEMBERED else {}
+            self._recent = room | {(modality, text): known[text] for text in missing}
+        return [known[text] for text in texts]
 
     def pictures(self, modality: str) -> PictureEncoder:
         """The encoder of one image modality."""

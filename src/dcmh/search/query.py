@@ -26,7 +26,6 @@ from dcmh.data.columns import is_pil_image
 from dcmh.data.dataset import JOINT
 from dcmh.data.values import plain
 from dcmh.errors import ImageError, ParameterError, QueryError, UnknownWords
-from dcmh.inputs import sentences
 from dcmh.inputs.views import as_column
 from dcmh.search import spelling
 from dcmh.search.encode import Encoders
@@ -185,12 +184,11 @@ def _meaning(encoders: Encoders, words: TextEncoder) -> Any:
 
 
 def read_ahead(encoders: Encoders, texts: Sequence[str]) -> None:
-    """Encode the words of several queries in one pass over the encoder's weights. `ask` finds their vectors remembered."""
-    words, fine = encoders.words, encoders.fine
-    meaning = (words and words.encoder) or (fine and fine.encoder)
-    if meaning:
+    """Encode the words of several queries in one pass over the weights. `ask` finds their codes and vectors remembered."""
+    if encoders.text is not None and (meaning := _meaning(encoders, encoders.words_of(encoders.text))):
         phrases = [phrase for wanted, without in map(_read, texts) for phrase in (wanted, *without) if phrase]
-        sentences.encode(meaning, [spelling.in_usual_case(spelling.named(phrase), meaning) for phrase in phrases])
+        usual = [spelling.in_usual_case(spelling.named(phrase), meaning) for phrase in phrases]
+        encoders.of_words(encoders.text, usual)
 
 
 def _read(text: str) -> tuple[str, tuple[str, ...]]:
@@ -251,10 +249,8 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
         used, ignored = [*used, *ignored], []
     nearest = _nearest(words.bag, ignored) if suggest else {}
     usual = spelling.in_usual_case(named, meaning)
-    code = words.encode([usual])[0].tobytes()
-    fine = None
-    if encoders.fine is not None and read:
-        fine = encoders.fine.of_texts([usual])[0]
+    ((code, fine),) = encoders.of_words(modality, [usual])
+    fine = fine if read else None
     kind = "word" if len(indexed) <= WORD else "sentence"
     query = Query(text, None, tuple(used), tuple(ignored), nearest, code, encoders.key(code, fine), kind)
     return query, Request(code, modality, True, encoders.as_query(fine), indexed, known)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Any, Protocol
 
 import numpy as np
@@ -139,7 +140,7 @@ class WithPlurals:
     def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
         """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
         held, other = self._words.with_word(word, among), plural_form(word)
-        return held if other is None else np.union1d(held, self._words.with_word(other, among))
+        return held if other is None else _union([held, self._words.with_word(other, among)])
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,9 @@ def _fine(
         columns = {name: collection.fine[name].scores_of(request.fine, ids) for name in names}
     t = _highest([column for name, column in columns.items() if name in collection.text], len(ids))
     o = _highest([column for name, column in columns.items() if name not in collection.text], len(ids))
-    fine = (o + TEXT * t) / (1 + TEXT * RATIO)
+    fine = TEXT * t
+    fine += o
+    fine /= 1 + TEXT * RATIO
     if np.isnan(fine.sum()):  # some items lack one, or both
         t, o = np.where(np.isnan(t), RATIO * o, t), np.where(np.isnan(o), t / RATIO, o)
         fine = (o + TEXT * t) / (1 + TEXT * RATIO)
@@ -246,6 +249,8 @@ def _highest(columns: list[Scores], rows: int) -> Scores:
 
 def _excluded(collection: Collection, request: Request, wanted: Wanted, among: Ids | None) -> Ids:
     """The items `without`, and those whose text or labels contain what the request excludes; not if only pictures count."""
+    if not wanted.without and not request.without:
+        return NONE
     excluded = [np.array(wanted.without, np.int64)]
     if collection.words is not None and wanted.modality in (None, JOINT, *collection.text):
         for words in request.without:
@@ -265,12 +270,18 @@ def _common(lists: list[Ids]) -> Ids:
 def _union(lists: list[Ids]) -> Ids:
     """All ids of some ascending lists, ascending."""
     longest = max(lists, key=len)
-    others = [ids for ids in lists if ids is not longest and not np.array_equal(ids, longest)]
-    others = [ids for ids in others if not _holds(longest, ids).all()]
+    others = [ids for ids in lists if len(ids) and ids is not longest and not _is_part(ids, longest)]
     if not others:
         return longest
     joined = np.sort(np.concatenate([longest, *others]), kind="stable")  # sorted runs: a merge
     return np.asarray(joined[np.append(True, joined[1:] != joined[:-1])])
+
+
+def _is_part(ids: Ids, longer: Ids) -> bool:
+    """Whether an ascending list holds all ids of another one, which is no longer."""
+    if longer[-1] - longer[0] == len(longer) - 1:  # none is missing, as in most collections
+        return bool(longer[0] <= ids[0] and ids[-1] <= longer[-1])
+    return np.array_equal(ids, longer) or bool(_holds(longer, ids).all())
 
 
 def _holds(ids: Ids, wanted: Ids) -> NDArray[np.bool_]:
@@ -363,8 +374,10 @@ class _Words:
 
     def of(self, items: Ids) -> list[tuple[str, ...]]:
         """The words that each of some items contains."""
-        held = {word: _holds(holders, items).tolist() for word, holders in self._holders.items()}
-        return [tuple(word for word, which in held.items() if which[row]) for row in range(len(items))]
+        if not self._holders:
+            return [()] * len(items)
+        held = [_holds(holders, items).tolist() for holders in self._holders.values()]
+        return [tuple(compress(self._holders, which)) for which in zip(*held, strict=True)]
 
 
 def _best(ids: Ids, score: Scores, k: int | None) -> NDArray[np.intp]:

@@ -67,8 +67,11 @@ def corrections(text: str, encoder: TextEncoder | None, counts: Counts) -> dict[
         return {}
     typed = [word for word in _WORD.findall(text) if SHORTEST <= len(word) <= LONGEST and word.isascii()]
     words = [word for word in dict.fromkeys(typed) if word.isalpha() and not _is_common(word.lower())]
-    words = [word for word in words if not any(is_word(form) for form in (word, *index_words(word)))]
-    found = {word: _meant(word.lower(), counts) for word in words[:MOST]}
+    forms = {word: index_words(word) for word in words if not is_word(word)}
+    forms = {word: others for word, others in forms.items() if not any(map(is_word, others))}
+    words = list(forms)[:MOST]
+    held = counts([form for word in words for form in forms[word]]) if words else {}
+    found = {word: _meant(word.lower(), counts) for word in words if not any(held.get(form) for form in forms[word])}
     return {word: meant for word, meant in found.items() if meant is not None}
 
 
@@ -78,28 +81,34 @@ def corrected(text: str, meant: dict[str, str]) -> str:
 
 
 def _meant(word: str, counts: Counts) -> str | None:
-    """The word that was meant: one of the collection, or else a common one."""
-    if any(counts(index_words(word)).values()):
-        return None
+    """What was meant by a word that the collection does not have: a word of the collection, or else a common one."""
     near = [other for other in dict.fromkeys(_edits(word)) if other[0] == word[0]]
-    forms = {other: index_words(other)[0] for other in near}
-    held = counts(list(dict.fromkeys(forms.values())))
-    best = max(near, key=lambda other: (held.get(forms[other], 0), _is_common(other)))
-    if held.get(forms[best]):
-        return best
-    limit = 2 if len(word) >= LONG else 1
-    distances = {other: _distance(word, other, limit) for other in _common_words() if other[0] == word[0]}
-    others = [other for other, far in distances.items() if far <= limit]
-    if others:
-        return min(others, key=lambda other: distances[other])  # of equally near ones the most common
+    held = counts(_forms(near))
+    if any(held.values()):
+        return max(near, key=lambda other: (held.get(index_words(other)[0], 0), _is_common(other)))
+    common = _common_words()
+    if others := [other for other in near if other in common]:
+        return min(others, key=lambda other: common[other])  # the most common
+    if len(word) >= LONG:
+        further = (other for other in common if other[0] == word[0] and _distance(word, other, 2) == 2)
+        if (other := next(further, None)) is not None:
+            return other
     return _two_words(word, counts)
+
+
+def _forms(words: list[str]) -> list[str]:
+    """What `index_words` makes of each of many words; of all at once, which is faster, it leaves out stop words."""
+    stopped = [word for word in words if word in STOP_WORDS or word[-1] == "s"]  # "others" becomes one
+    return list(
+        dict.fromkeys([*index_words(" ".join(words)), *(form for word in stopped for form in index_words(word))])
+    )
 
 
 def _two_words(word: str, counts: Counts) -> str | None:
     """The two words that one was made of by leaving out the space."""
-    for at in range(PART, len(word) - PART + 1):
-        parts = [word[:at], word[at:]]
-        held = counts([form for part in parts for form in index_words(part)])
+    both = [[word[:at], word[at:]] for at in range(PART, len(word) - PART + 1)]
+    held = counts([form for parts in both for part in parts for form in index_words(part)]) if both else {}
+    for parts in both:
         if all(_is_common(part) or held.get(index_words(part)[0]) for part in parts):
             return " ".join(parts)
     return None
@@ -139,12 +148,13 @@ def _distance(a: str, b: str, limit: int) -> int:
 
 
 @functools.cache
-def _common_words() -> dict[str, None]:
-    """Words of captions and of the names of ImageNet's classes, the most frequent first."""
+def _common_words() -> dict[str, int]:
+    """Words of captions and of the names of ImageNet's classes, the most frequent first, with their places."""
     listed = (files("dcmh.search") / "common_words.txt").read_text(encoding="utf-8")
-    return dict.fromkeys(listed.split())
+    return {word: place for place, word in enumerate(dict.fromkeys(listed.split()))}
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def _is_common(word: str) -> bool:
     words = _common_words()
     return word in STOP_WORDS or word in words or any(form in words for form in index_words(word))

@@ -8,6 +8,7 @@ read-only disk; synchronous=EXTRA also waits until the journal's removal, which 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -388,12 +389,13 @@ class Catalogue:
 
     def word_counts(self, words: Iterable[str]) -> dict[str, int]:
         """The number of items that contain each word (see `dcmh.stores.base.item_words`)."""
-        found = {}
+        if not self.has_words:
+            return {}
         with self._lock:
             kept = self._kept_holders()
-            for word in words if self.has_words else ():
-                rows = [] if word in kept else self._run("SELECT doc FROM word_counts WHERE term = ?", (word,))
-                found[word] = len(kept[word]) if word in kept else int(rows[0][0]) if rows else 0
+            found = {word: len(kept[word]) if word in kept else 0 for word in words}
+            others = [word for word in found if word not in kept]
+            found |= self._many("SELECT term, doc FROM word_counts WHERE term IN ({})", others)
         return found
 
     def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
@@ -402,9 +404,10 @@ class Catalogue:
             return np.empty(0, np.int64)
         wanted = None if among is None else np.sort(np.asarray(among, np.int64))
         with self._lock:
-            if wanted is None or self.word_counts([word])[word] <= SHORT * len(wanted):
-                held = self._with_word(word)
-                return held if wanted is None else wanted[rows_of(held, wanted)[1]]
+            if wanted is None:
+                return self._with_word(word)
+            if self.word_counts([word])[word] <= SHORT * len(wanted):
+                return wanted[rows_of(self._with_word(word), wanted)[1]]
         command = "SELECT rowid FROM words WHERE instr(' ' || tokens || ' ', ?) AND rowid IN ({})"
         return np.array(sorted(row[0] for row in self._many(command, wanted.tolist(), f" {word} ")), np.int64)
 
@@ -587,13 +590,19 @@ def drop_journal(path: Path) -> None:
         sync_folder(path.parent)
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def _labels(text: str) -> tuple[str, ...]:
+    """The labels of an item; those of others are often the same."""
+    return tuple(json.loads(text))
+
+
 def _item(row: Sequence[Any]) -> Item:
     number, name, path, text, labels, content, size, mtime_ns, uploaded, taken, extra = row
     return Item(
         name,
         path,
         text,
-        () if labels == "[]" else tuple(json.loads(labels)),
+        _labels(labels),
         content,
         size,
         mtime_ns,
