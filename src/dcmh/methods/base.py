@@ -26,8 +26,11 @@ from dcmh.inputs.views import FeatureView, PixelView, VectorView, View, WordView
 from dcmh.methods import fine_space
 from dcmh.methods import folder as model_folder
 from dcmh.methods.fine_space import FineSpace
+from dcmh.util.checks import whole_number
 
 Arrays = dict[str, NDArray[Any]]
+Labels = NDArray[np.uint8]  # (items, labels), 0 or 1
+Mask = NDArray[np.bool_]  # (items,)
 Progress = Callable[[Mapping[str, Any]], None]
 
 _NOT_SAVED = ("device",)  # a model folder may go to a machine without that device
@@ -45,17 +48,13 @@ class Hasher(ABC):
 
     def __init__(self, bits: int = 64, *, seed: int = 0) -> None:
         self.bits = codes.check_bits(bits)
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise ParameterError(f"seed must be a whole number of at least 0, not {seed!r}.")
-        self.seed = int(seed)
+        self.seed = whole_number("seed", seed, 0)
 
     # -- what a method implements ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _fit(
-        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
-    ) -> None:
-        """Learn from the views of the training items, {modality: (n, width)}, and labels (n, l)."""
+    def _fit(self, inputs: dict[str, Any], labels: Labels | None, observed: dict[str, Mask]) -> None:
+        """Learn from the views of the training items, {modality: (n, width)}, which of them have it, and labels (n, l)."""
 
     @abstractmethod
     def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
@@ -188,9 +187,7 @@ class Hasher(ABC):
     @property
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments, by name."""
-        return {
-            name: getattr(self, name) for name in inspect.signature(type(self).__init__).parameters if name != "self"
-        }
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, by name, as scikit-learn asks for them; `deep` makes no difference."""
@@ -212,9 +209,13 @@ class Hasher(ABC):
         return self
 
     def __repr__(self) -> str:
-        defaults = {name: each.default for name, each in inspect.signature(type(self).__init__).parameters.items()}
-        changed = {name: value for name, value in self.parameters.items() if name == "bits" or value != defaults[name]}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        known = inspect.signature(type(self)).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.parameters.items()
+            if name == "bits" or value != known[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     @property
     def name(self) -> str:
