@@ -162,7 +162,7 @@ def test_foreign_json():
 
 def test_refuses_queries_that_were_trained_on(split):
     split.train.ids[3] = "q7"
-    with pytest.raises(DataError, match=r"1 of 15 queries were trained on, 'q7' for one"):
+    with pytest.raises(DataError, match=r"1 of 15 queries were trained on, such as 'q7'"):
         evaluate(Signs(), split)
 
 

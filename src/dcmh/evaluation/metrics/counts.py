@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 22  # pairs processed at a time: a few tens of megabytes
 
-
 Floats = NDArray[np.float64]
 
 
@@ -140,11 +139,11 @@ def check_pairs(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | N
         raise DataError(
             f"Distances have shape {distance.shape} but relevance has {relevant.shape}. Both are (queries, database)."
         )
-    most = MAX_BITS if bits is None else check_bits(bits)
+    bits = MAX_BITS if bits is None else check_bits(bits)
     least, largest = int(distance.min()), int(distance.max())
-    if least < 0 or largest > most:
+    if least < 0 or largest > bits:
         raise DataError(
-            f"Hamming distances of {most} bits lie from 0 to {most}, these from {least} to {largest}. "
+            f"Hamming distances of {bits} bits lie from 0 to {bits}, these from {least} to {largest}. "
             "Use dcmh.codes.hamming."
         )
 
