@@ -159,7 +159,7 @@ def test_importing_data_is_light():
 
 
 def test_a_single_value_is_no_column():
-    with pytest.raises(DataError, match=r"Values of type int are no items\. Give a list, one value per item\."):
+    with pytest.raises(DataError, match=r"Values of type int are not items\. Give a list, one value per item\."):
         Dataset.from_arrays(image=5, text=["a"])
     with pytest.raises(
         DataError, match=r"Pictures need a list of paths or pictures, got a single one\. Write \[path\]\."
