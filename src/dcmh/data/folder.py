@@ -51,7 +51,7 @@ class Contents:
     left_out_files: Counter[str] = field(default_factory=Counter)
 
     def notes(self) -> list[str]:
-        """Sentences about what is not read, other than texts and tables, and about what is left out."""
+        """Sentences about the files that are not read, texts and tables aside, and about those left out."""
         notes = []
         counts = {kind: files for kind, files in self.unread.items() if kind not in _EXPECTED}
         if counts:

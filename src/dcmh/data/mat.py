@@ -154,7 +154,7 @@ class _Reader:
         self.notes: list[str] = []
 
     def assemble(self, parts: Sequence[Part]) -> tuple[dict[str, Column], NDArray[Any], list[str] | None]:
-        """Columns, labels and the split, with the parts one after the other."""
+        """Columns, labels and the split of all parts, concatenated."""
         read = [self._part(names) for _, names in parts]
         columns: dict[str, Column] = {}
         for role in ("image", "text"):

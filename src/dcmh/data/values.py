@@ -1,6 +1,6 @@
 """Columns from the values of other libraries: lists, NumPy, torch, pandas, polars, Arrow, PIL.
 
-None of these libraries is imported: what an object offers decides how it is read.
+None of these libraries is imported: objects are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InMemory:
 
 
 def plain(values: Any) -> Any:
-    """Values of another library as a NumPy array or a list: of torch, pandas, polars, Arrow or SciPy, by what they offer."""
+    """Values of torch, pandas, polars, Arrow or SciPy as a NumPy array or a list."""
     if isinstance(values, np.ndarray | list | tuple | str | bytes | Path):
         return values
     if hasattr(values, "detach"):  # torch
@@ -85,7 +85,7 @@ def as_picture(value: Any) -> Any:
 
 
 def is_picture(value: Any) -> bool:
-    """Whether a value is a picture for certain: decoded, or the bytes of a file."""
+    """Whether a value is certainly a picture: decoded, or the bytes of a file."""
     decoded = isinstance(value, np.ndarray) and value.ndim == 3
     return decoded or isinstance(value, Stored | Path | bytes) or is_pil_image(value)
 

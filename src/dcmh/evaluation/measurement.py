@@ -88,7 +88,7 @@ def evaluate(
 ) -> Report:
     """Evaluate a model on a split's queries and database, in every direction between its modalities.
 
-    The items of the database that were not trained on are also measured apart, if there are any besides trained ones. Queries
+    The items of the database that were not trained on are also measured on their own, unless all or none of them were. Queries
     that are in the training set or in the database are an error.
 
     Parameters

@@ -23,7 +23,7 @@ from dcmh.errors import ImageError, ParameterError
 if TYPE_CHECKING:
     from dcmh.data.columns import Images
 
-# Pillow reads more, some of which run programs
+# Pillow reads more formats, some of them by running other programs
 FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 with contextlib.suppress(ImportError):  # the extra `heic`
     from pillow_heif import register_heif_opener
@@ -123,7 +123,7 @@ def inspect(source: str | Path | bytes) -> tuple[str, int]:
 
 
 def decode_in_one_thread() -> None:
-    """For processes of which there are several, or whose memory is limited: AVIF and HEIC otherwise use all cores."""
+    """Decode AVIF and HEIC in one thread instead of on all cores: for one of several processes, or one with little memory."""
     Image.init()
     from PIL import AvifImagePlugin
 
@@ -238,7 +238,7 @@ def _open(source: str | Path | bytes | Image.Image) -> Image.Image:
     if isinstance(source, Image.Image):
         if source.width * source.height > MAX_MEGAPIXELS * 10**6:
             raise ImageError(_too_large(source.width * source.height))
-        return source.copy()  # the caller's own stays as it is, and open
+        return source.copy()  # the caller's picture stays unchanged, and open
     if _byte_count(source) == 0:
         raise ImageError("empty file")
     try:
@@ -258,7 +258,7 @@ def _open(source: str | Path | bytes | Image.Image) -> Image.Image:
 
 
 def count_scans(source: str | Path | bytes) -> int:
-    """An upper bound of the number of scans in a JPEG file; beyond MAX_SCANS it is a lower one."""
+    """An upper bound on the number of scans in a JPEG file; a lower bound if it exceeds MAX_SCANS."""
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     bound = data.count(b"\xff\xda")  # also counts what metadata and thumbnails contain
     if bound <= MAX_SCANS:
@@ -271,7 +271,7 @@ def count_scans(source: str | Path | bytes) -> int:
 
 
 def _pixels_in(error: Exception) -> int:
-    """The size of a picture that Pillow itself refuses, which is only in its message."""
+    """The number of pixels of a picture that Pillow itself refuses, which only its message states."""
     number = re.search(r"\d+", str(error))
     return int(number.group()) if number else 2 * MAX_MEGAPIXELS * 10**6
 

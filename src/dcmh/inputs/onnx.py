@@ -100,9 +100,8 @@ class OnnxTexts:
             if (number := self._tokenizer.token_to_id(piece)) is not None
         }
         self.name, self.version = name, version
-        vocabulary = json.dumps(
-            self._tokenizer.get_vocab(), sort_keys=True
-        )  # its content, whatever the form of its file
+        # The content of the vocabulary, whichever form its file has.
+        vocabulary = json.dumps(self._tokenizer.get_vocab(), sort_keys=True)
         self.sha256 = hashlib.sha256(f"{digest} {vocabulary}".encode()).hexdigest()
         self.width = self.encode_texts(["width"]).shape[1]
 

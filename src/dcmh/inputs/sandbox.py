@@ -1,4 +1,4 @@
-"""Untrusted pictures are decoded in separate processes, which are killed when one takes too long or too much memory."""
+"""Untrusted pictures are decoded in separate processes, which are killed when a picture takes too much time or memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sandbox:
     ----------
     processes : maximum number of pictures that are decoded at the same time
     seconds : limit for one step with one picture
-    megabytes : limit for what one picture takes besides the process itself
+    megabytes : memory limit for one picture, in addition to that of the process itself
     """
 
     def __init__(self, processes: int, seconds: float, megabytes: int) -> None:

@@ -23,7 +23,7 @@ BLOCK = 4096  # rows at a time, where a product with all rows would take much me
 
 
 class TwoViewHasher(Hasher):
-    """A method for exactly two modalities, whatever their names. Gives `_learn`; reads the views in float64."""
+    """A method for exactly two modalities. Subclasses implement `_learn`, which gets the views in float64."""
 
     @abstractmethod
     def _learn(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> None:

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dcmh.errors import ParameterError
 
@@ -71,11 +71,6 @@ def share(batch: Tensor) -> Tensor:
             f"A batch of {len(batch)} does not divide among {world()} processes. Choose another --batch-size."
         )
     return batch.chunk(world())[rank()]
-
-
-def parallel(backbone: nn.Module) -> nn.Module:
-    """The image network, with gradients averaged over the processes."""
-    return nn.parallel.DistributedDataParallel(backbone, gradient_as_bucket_view=True)
 
 
 def gather(features: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Files:
     words: str | None
 
     def missing(self) -> list[str]:
-        """The kinds of file of which there are none, by name."""
+        """The kinds of files that are missing, by name."""
         missing = [] if self.photos else ["photos (mirflickr/im1.jpg …)"]
         missing += [] if self.tags else ["tags (mirflickr/meta/tags/tags1.txt …)"]
         missing += [] if self.words else ["the list of words (mirflickr/doc/common_tags.txt)"]
@@ -62,7 +62,7 @@ class Files:
 
 
 def find(folder: Path) -> Files:
-    """The files of the release under a folder, wherever in it they were unpacked."""
+    """The files of the release in a folder and its subfolders."""
     release = Release(folder, _ZIPS)
     photos: dict[int, str] = {}
     for match, path in release.matching(r"(?:.*/)?im(\d{1,7})\.jpg"):

@@ -78,7 +78,7 @@ class Files:
 
 
 def find(folder: Path) -> Files:
-    """The files of the release under a folder, wherever in it they were unpacked."""
+    """The files of the release in a folder and its subfolders."""
     release = Release(folder, _ZIPS, leave=(".jpg",))
     named = release.named
 

@@ -16,7 +16,7 @@ from dcmh.util.cache import home
 
 @dataclass(frozen=True)
 class Archive:
-    """One file to download: a zip, which is unpacked beside itself, or a file that is kept as it is."""
+    """One file to download: a zip to unpack in place, or a file to keep as it is."""
 
     name: str
     urls: tuple[str, ...]

@@ -231,7 +231,9 @@ def training(history: Sequence[dict[str, Any]]) -> Figure:
     terms = {name: [(step, row[name]) for step, row in zip(steps, history, strict=True)] for name in names}
     measured = [(step, row["map"]) for step, row in zip(steps, history, strict=True) if row.get("map")]
     directions = list(measured[0][1]) if measured else []
-    maps = {short(name, directions): [(step, found[name]) for step, found in measured] for name in directions}
+    maps = {
+        short(name, directions): [(step, by_direction[name]) for step, by_direction in measured] for name in directions
+    }
     panels = [panel("terms of the objective", terms)]
     panels += [panel("MAP of held-out items", maps)] if maps else []
     return Figure("training", "Training", "iteration", "", False, (tuple(panels),), tuple(rows))

@@ -84,8 +84,7 @@ class Line:
     def unseen(self) -> Line:
         """The runs that also measured the items that were not trained on, with those measures."""
         runs = [(run, run.report.unseen) for run in self.runs if run.report is not None]
-        apart = tuple(replace(run, report=report) for run, report in runs if report is not None)
-        return replace(self, runs=apart)
+        return replace(self, runs=tuple(replace(run, report=report) for run, report in runs if report is not None))
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,7 @@ class Paper:
         return J / (len(batch) * n), terms
 
     def form(self, share: float) -> Form:
-        """Theta and S as the paper has them, whatever share of the pairs is similar."""
+        """Theta and S as the paper has them, regardless of the share of similar pairs."""
         return PAPER
 
     def gamma_share(self, epoch: int, epochs: int) -> float:

@@ -3,7 +3,7 @@
 labels         they share a label, as in the paper
 folders        their pictures lie in the same folder
 tags           they share words that are rare enough together; tags:NAME takes the words of the text modality NAME
-labels+tags    they share a label, and the more so if they share such words; labels+tags:NAME likewise
+labels+tags    they share a label, more so if they also share such words; labels+tags:NAME likewise
 pairs:FILE     the file says so; a pair that it does not list is unknown and does not count
 pairing        they are the same item: only what belongs together in two modalities is similar
 neighbours     their vectors are near: neighbours:NAME takes those of the modality NAME, neighbours the first ones

@@ -66,7 +66,7 @@ class Side:
         return self.inputs if self.features is None else self.features
 
     def unfreeze(self) -> None:
-        """From now on the image network learns, from pixels."""
+        """Let the image network learn too, from pixels."""
         if self.features is not None:
             self.features = None
             self.recorder.reset()  # the step was recorded with features
@@ -124,7 +124,7 @@ class Run:
         return any(side.features is not None for side in self.sides)
 
     def unfreeze(self, *, restart: bool) -> None:
-        """Frozen image networks learn from now on. With `restart`, the optimisers forget what they had gathered before."""
+        """Let frozen image networks learn too. With `restart`, the state of the optimisers is cleared."""
         for side in self.sides:
             side.unfreeze()
             if restart:
