@@ -110,10 +110,8 @@ def inspect(source: str | Path | bytes) -> tuple[str, int]:
     try:
         if _byte_count(source) == 0:
             raise ImageError("empty file")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as picture:
-                return str(picture.format), picture.width * picture.height
+        with _header(source) as picture:
+            return str(picture.format), picture.width * picture.height
     except Image.DecompressionBombError as error:
         return "", _pixels_in(error)
     except ImageError:
@@ -137,11 +135,9 @@ def decode_in_one_thread() -> None:
 def dimensions(source: str | Path) -> tuple[int, int]:
     """Width and height of the upright picture in a file, from its header alone."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(source, formats=FORMATS) as picture:
-                sideways = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
-                return (picture.height, picture.width) if sideways else (picture.width, picture.height)
+        with _header(source) as picture:
+            sideways = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
+            return (picture.height, picture.width) if sideways else (picture.width, picture.height)
     except Exception as error:  # Pillow raises almost anything on damaged files
         raise ImageError(_reason(error, source)) from error
 
@@ -172,9 +168,8 @@ def content_hash(source: Source) -> bytes:
 
 def date_taken(path: str | Path) -> datetime | None:
     """When the photo of a file was taken by its EXIF data, else when the file was written; in local time."""
-    with contextlib.suppress(Exception), warnings.catch_warnings():  # Pillow raises almost anything on damaged files
-        warnings.simplefilter("ignore")
-        with Image.open(path, formats=FORMATS) as picture:
+    with contextlib.suppress(Exception):  # Pillow raises almost anything on damaged files
+        with _header(path) as picture:
             exif = picture.getexif()
             details = exif.get_ifd(_EXIF_TAG)
         for value in (*(details.get(tag) for tag in _TAKEN_TAGS), exif.get(_DATE_TAG)):
@@ -213,6 +208,15 @@ def unreadable(
             if progress is not None:
                 progress(row + 1, len(images))
     return failed
+
+
+@contextlib.contextmanager
+def _header(source: str | Path | bytes) -> Iterator[Image.Image]:
+    """A picture of which only the header is read, whatever its size."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as picture:
+            yield picture
 
 
 @contextlib.contextmanager

@@ -154,6 +154,11 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None
     return float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else None
 
 
+def number_text(value: float | None) -> str:
+    """A number as CSV files have it, with six digits; nothing for None or NaN."""
+    return "" if value is None or np.isnan(value) else repr(round(value, 6))
+
+
 def _differences(run: Run, others: Sequence[Run]) -> str:
     differing = [
         name

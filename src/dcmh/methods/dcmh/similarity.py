@@ -13,15 +13,13 @@ With pairs and with pairing, the few similar pairs would drown among the others,
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -32,9 +30,9 @@ from torch.nn.functional import embedding_bag
 from dcmh.data.columns import Texts, Vectors
 from dcmh.data.dataset import Dataset
 from dcmh.data.labels import labels_from_folders
+from dcmh.data.pairs import read_pairs
 from dcmh.errors import DataError, ParameterError
 from dcmh.methods.dcmh import objective
-from dcmh.util.formats import parse_json
 from dcmh.util.text import BagOfWords
 
 KINDS = ("labels", "folders", "tags", "labels+tags", "pairs", "pairing", "neighbours")
@@ -43,7 +41,6 @@ TAG_WEIGHT = 0.2  # of tags beside labels: S = 1 with both, 1 - TAG_WEIGHT with 
 SIMILAR_WEIGHT = 0.5  # smallest share of the total weight that listed similar pairs get
 NEIGHBOUR_SHARE = 0.01  # of the items: the neighbours of one item
 MIN_NEIGHBOURS = 10
-_YES, _NO = ("1", "true", "yes", "similar", "+1"), ("0", "false", "no", "dissimilar", "-1")
 
 
 class Similarity(ABC):
@@ -260,7 +257,7 @@ class ListedPairs(Similarity):
         row_of = {name: row for row, name in enumerate(train.ids)}
         pairs: dict[tuple[int, int], bool] = {(row, row): True for row in range(len(train))}
         listed, complete = 0, True  # complete: the file names similar pairs only, of training items or not
-        for line, first, second, similar in _lines(file, row_of):
+        for line, first, second, similar in read_pairs(file, row_of):
             listed += 1
             complete &= similar
             a, b = row_of.get(first), row_of.get(second)
@@ -365,39 +362,3 @@ def _entries(starts: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.repeat_interleave(torch.arange(len(batch), device=batch.device), counts)
     before = counts.cumsum(0) - counts
     return torch.arange(len(rows), device=batch.device) - before[rows] + starts[batch][rows], rows
-
-
-def _lines(file: Path, ids: Container[str]) -> Iterator[tuple[int, str, str, bool]]:
-    """Line number, two ids, and whether they are similar: CSV, TSV or JSON lines; similar if there is no third column.
-
-    The first line is a header if its third cell is "similar" and the other two are not ids.
-    """
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as lines:
-            for number, cells in enumerate(_cells(file, lines), 1):
-                header = number == 1 and len(cells) > 2 and str(cells[2]).lower() == "similar"
-                if not cells or (header and cells[0] not in ids and cells[1] not in ids):
-                    continue
-                answer = str(cells[2]).strip().lower() if len(cells) > 2 else "1"
-                if len(cells) not in (2, 3) or answer not in (*_YES, *_NO):
-                    raise DataError(f"{file.name} line {number}: expected two ids and 1 or 0, such as a.jpg,b.jpg,1.")
-                yield number, str(cells[0]).strip(), str(cells[1]).strip(), answer in _YES
-    except OSError as error:
-        raise DataError(
-            f"Cannot read the pairs {file}: {error.strerror}. Give a file with two ids and 1 or 0 per line."
-        ) from error
-    except (ValueError, csv.Error) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file.name} cannot be read: {error}. Write two ids and 1 or 0 per line.") from error
-
-
-def _cells(file: Path, lines: Any) -> Iterator[list[Any]]:
-    if file.suffix == ".jsonl":
-        for line in lines:
-            record = parse_json(line) if line.strip() else []
-            if not isinstance(record, dict | list):
-                raise ValueError(f"{line.strip()[:40]} is not a list of two ids")
-            yield list(record.values()) if isinstance(record, dict) else list(record)
-    else:
-        yield from csv.reader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")
