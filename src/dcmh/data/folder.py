@@ -150,9 +150,7 @@ def scan(folder: Path) -> Contents:
                 contents.unread.setdefault(kind, []).append(sanitized(relative))
             elif sanitized(relative) != relative:
                 contents.skipped.append((sanitized(relative), "name is not UTF-8"))
-            elif os.path.exists(path := os.path.join(parent, name)) and not os.path.isfile(
-                path
-            ):  # a named pipe would block
+            elif _is_special(os.path.join(parent, name)):
                 contents.skipped.append((relative, "not a file"))
             else:
                 contents.images.append(relative)
@@ -183,6 +181,11 @@ def _kind(name: str, heic: bool) -> str | None:
     if suffix in IMAGE_SUFFIXES:
         return HEIC if suffix in HEIC_SUFFIXES and not heic else None
     return _KIND_OF.get(suffix, _OTHER)
+
+
+def _is_special(path: str) -> bool:
+    """Whether this exists but is not a file: reading a named pipe, for example, would block forever."""
+    return not os.path.isfile(path) and os.path.exists(path)
 
 
 def _named_table(folder: Path, text: str) -> tuple[Path, tuple[str, str] | None]:

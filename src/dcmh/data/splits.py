@@ -126,8 +126,8 @@ def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Spl
         )
     generator = np.random.default_rng(seed)
     query_rows = generator.permutation(np.flatnonzero(can_query))[:queries]
-    rest = np.setdiff1d(np.arange(len(data)), query_rows)
-    train_rows = rest if train is None else generator.permutation(rest)[:train]
+    database_rows = np.setdiff1d(np.arange(len(data)), query_rows)
+    train_rows = database_rows if train is None else generator.permutation(database_rows)[:train]
     return _split(data, query_rows, train_rows, seed)
 
 

@@ -190,9 +190,8 @@ class Plugin:
 
         self.name = name
         self.version = str(getattr(plugin, "version", ""))
-        self.sha256 = (
-            str(getattr(plugin, "sha256", "")) or hashlib.sha256(f"{name} {self.version}".encode()).hexdigest()
-        )
+        sha256 = str(getattr(plugin, "sha256", ""))
+        self.sha256 = sha256 or hashlib.sha256(f"{name} {self.version}".encode()).hexdigest()
         self.framing = Framing.of(getattr(plugin, "framing", getattr(plugin, "size", PICTURE_SIZE)))
         black = np.zeros((1, self.framing.size, self.framing.size, 3), np.uint8)
         widths = {}

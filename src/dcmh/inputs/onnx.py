@@ -191,11 +191,9 @@ def _load_tokenizer(file: Path, name: str) -> Any:
     try:
         from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-        return (
-            BertWordPieceTokenizer(str(file), lowercase=True)
-            if file.suffix == ".txt"
-            else Tokenizer.from_file(str(file))
-        )
+        if file.suffix == ".txt":
+            return BertWordPieceTokenizer(str(file), lowercase=True)
+        return Tokenizer.from_file(str(file))
     except ImportError as error:
         raise _missing(name) from error
     except Exception as error:  # the library raises a class of its own

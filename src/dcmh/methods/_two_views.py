@@ -126,8 +126,6 @@ def sample_pairs(
             raise DataError(
                 f"Hardly any two training items {condition}, so there is nothing to learn. Check the labels."
             )
-    repeated = [
-        half[:, np.resize(np.arange(half.shape[1]), n)] for half, n in zip(halves, counts.values(), strict=True)
-    ]
-    a, b = np.concatenate(repeated, axis=1)
+    repeats = (np.resize(np.arange(half.shape[1]), n) for half, n in zip(halves, counts.values(), strict=True))
+    a, b = np.concatenate([half[:, pairs] for half, pairs in zip(halves, repeats, strict=True)], axis=1)
     return a, b, np.arange(count) < counts[True]

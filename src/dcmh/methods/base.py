@@ -175,7 +175,7 @@ class Hasher(ABC):
         return codes.sign(self.outputs(**modalities))
 
     def shortened(self, bits: int) -> Self:
-        """A model that gives the first `bits` bits of the codes of this one, where these are codes of their own."""
+        """A model whose codes are the first `bits` bits of those of this one, if these were trained to be codes."""
         if bits != self.bits:
             raise ParameterError(
                 f"The codes of {self.name} have {self.bits} bits, and their first {bits} are not codes of their own.",
@@ -195,13 +195,13 @@ class Hasher(ABC):
 
     def set_params(self, **parameters: Any) -> Self:
         """Change arguments of the constructor, which checks them as usual; returns self. A fitted model must learn again."""
-        known = self.parameters
+        current = self.parameters
         for name in parameters:
-            if name not in known:
+            if name not in current:
                 raise ParameterError(
-                    f"{type(self).__name__} has no parameter {name!r}. It has: {', '.join(known)}.", which=name
+                    f"{type(self).__name__} has no parameter {name!r}. It has: {', '.join(current)}.", which=name
                 )
-        checked = type(self)(**known | parameters)
+        checked = type(self)(**current | parameters)
         for name in parameters:
             setattr(self, name, getattr(checked, name))
         if not set(parameters) <= set(_NOT_SAVED) and hasattr(self, "views_"):
@@ -297,12 +297,13 @@ class Hasher(ABC):
         if self._needs_labels():
             if train.labels is None:
                 texts = [name for name, column in train.columns.items() if column.kind == "text"]
-                other = "learn without any: dcmh.DCMH(similarity='pairing')."
+                remedy = "learn without any: dcmh.DCMH(similarity='pairing')."
                 if texts:
                     name = "" if texts[0] == "text" else repr(texts[0])
-                    other = f"use frequent words as labels: data.with_labels_from_text({name})."
+                    remedy = f"use frequent words as labels: data.with_labels_from_text({name})."
                 raise DataError(
-                    f"{type(self).__name__} learns from labels, but the data has none.", hint=f"Give labels, or {other}"
+                    f"{type(self).__name__} learns from labels, but the data has none.",
+                    hint=f"Give labels, or {remedy}",
                 )
             used = train.labels.any(axis=0).sum()
             if used < 2:

@@ -131,10 +131,10 @@ class _Side:
 def principal(view: Matrix, dimensions: int) -> Matrix:
     """Leading principal directions (d, k) of a centred view, scaled so that items have mean squared length 1."""
     values, vectors = np.linalg.eigh(view.T @ view / len(view))
-    kept = np.flatnonzero(values > max(values[-1], 0) * 1e-10)[-dimensions:]
-    if not len(kept):
+    leading = np.flatnonzero(values > max(values[-1], 0) * 1e-10)[-dimensions:]
+    if not len(leading):
         return np.asarray(vectors[:, -1:])
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept].sum()))
+    return np.asarray(vectors[:, leading] / np.sqrt(values[leading].sum()))
 
 
 def start(X: Matrix, Y: Matrix, weights: Matrix) -> tuple[Matrix, Matrix]:

@@ -174,7 +174,7 @@ def model_card(folder: Path, record: Mapping[str, Any] | None = None, *, onnx: b
         _licences(record),
         _use(record, onnx=onnx),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _about(record: Mapping[str, Any]) -> str:

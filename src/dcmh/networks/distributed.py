@@ -88,7 +88,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        # Every process holds the whole gradient. DistributedDataParallel averages where the sum is needed: hence the factor.
+        # Every process holds the whole gradient. The factor undoes that DistributedDataParallel averages instead of summing.
         return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows] * world()
 
 

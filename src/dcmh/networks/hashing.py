@@ -31,7 +31,7 @@ class PixelNetwork(nn.Module):
         self.backbone = backbone
         self.head = head
         self.fixed_statistics = fixed_statistics
-        # Both in lists, which hides them from PyTorch: they share the backbone's weights. The backbone wrapped for several
+        # In lists, which hides them from PyTorch, since they share the backbone's weights: the backbone wrapped for several
         # processes, and its fast form for encoding on a CPU, which `dcmh.inputs.features.outputs_of` makes on first use.
         self._parallel: list[nn.Module] = []
         self.encoder: list[nn.Module] = []

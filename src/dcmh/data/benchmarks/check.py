@@ -30,7 +30,7 @@ class Finding:
 
 
 def check(name: str, folder: Path) -> list[Finding]:
-    """All findings about a data set in a folder. A file that cannot be read is a finding, not an error."""
+    """All findings about a data set in a folder. An unreadable file is a finding, not an error."""
     if not folder.is_dir():
         return [Finding("folder", "missing", f"{folder} does not exist. {sources.how_to_get(name, folder)}")]
     findings = list(_archives(name, folder))

@@ -118,9 +118,9 @@ def find_folder(name: str, folder: Path | None) -> Path:
 def incomplete(name: str, folder: Path, missing: Sequence[str]) -> DataError:
     """The error for a data set that lacks these files."""
     mat_file = next(folder.glob("*.mat"), None)
-    other = f" The folder holds .mat files: load those by their path, {mat_file}." if mat_file else ""
+    hint = f" The folder holds .mat files: load those by their path, {mat_file}." if mat_file else ""
     return DataError(
-        f"{name} is incomplete in {folder}: missing are {'; '.join(missing)}. {how_to_get(name, folder)}{other}"
+        f"{name} is incomplete in {folder}: missing are {'; '.join(missing)}. {how_to_get(name, folder)}{hint}"
     )
 
 

@@ -16,7 +16,7 @@ from dcmh.evaluation.metrics.counts import (
     precision_of,
     recall_of,
 )
-from dcmh.evaluation.metrics.ties import Ties, check_ties, found_of
+from dcmh.evaluation.metrics.ties import Ties, check_ties, hits_of
 from dcmh.util.checks import whole_number
 
 
@@ -69,8 +69,8 @@ def precision_at(
     `mean_average_precision`. A database of fewer than k points returns all of them.
     """
     distance, relevant = np.asarray(distance), np.asarray(relevant)
-    found = _found(distance, relevant, ks, ties)
-    return precision_of(found, ks, distance.shape[1])
+    hits = _hits(distance, relevant, ks, ties)
+    return precision_of(hits, ks, distance.shape[1])
 
 
 def recall_at(
@@ -81,24 +81,24 @@ def recall_at(
     Ties as in `precision_at`. A query with no relevant point counts as 0.
     """
     distance, relevant = np.asarray(distance), np.asarray(relevant)
-    found = _found(distance, relevant, ks, ties)
-    return recall_of(found, relevant.sum(axis=1))
+    hits = _hits(distance, relevant, ks, ties)
+    return recall_of(hits, relevant.sum(axis=1))
 
 
-def _found(
+def _hits(
     distance: NDArray[np.integer], relevant: NDArray[np.bool_], ks: Sequence[int], ties: Ties
 ) -> NDArray[np.float64]:
     check_ties(ties)
     if ties != "stable":
         counts = count(distance, relevant)
-        return found_of(counts.points, counts.relevant, ks, ties=ties)
+        return hits_of(counts.points, counts.relevant, ks, ties=ties)
     check_pairs(distance, relevant)
     last = np.array([min(whole_number("k", k, 1), distance.shape[1]) for k in ks], np.intp)
-    found = np.zeros((len(distance), len(ks)))
+    hits = np.zeros((len(distance), len(ks)))
     for rows in blocks(*distance.shape):
-        hits = _in_stable_order(distance[rows], relevant[rows])
-        found[rows] = hits.cumsum(axis=1)[:, last - 1]
-    return found
+        ranked = _in_stable_order(distance[rows], relevant[rows])
+        hits[rows] = ranked.cumsum(axis=1)[:, last - 1]
+    return hits
 
 
 def _in_stable_order(distance: NDArray[np.integer], relevant: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -66,12 +66,12 @@ def _consecutive(r: Integers, first: Integers, hits: Integers, k: int, harmonic:
     return np.asarray(inside + (hits - first) * (harmonic[first + inside] - harmonic[first]))
 
 
-def found_of(points: NDArray[Any], relevant: NDArray[Any], ks: Sequence[int], *, ties: Ties) -> Floats:
+def hits_of(points: NDArray[Any], relevant: NDArray[Any], ks: Sequence[int], *, ties: Ties) -> Floats:
     """Relevant points among the first k of each query, (n_queries, len(ks)); expected number if ties="expected"."""
     check_counts_suffice(ties)
     n, r = points.astype(np.int64), relevant.astype(np.int64)
     before = n.cumsum(axis=1) - n
-    found = np.zeros((len(n), len(ks)))
+    hits = np.zeros((len(n), len(ks)))
     for column, k in enumerate(ks):
         inside = np.clip(whole_number("k", k, 1) - before, 0, n)  # points of the group within the first k ranks
         if ties == "expected":
@@ -80,8 +80,8 @@ def found_of(points: NDArray[Any], relevant: NDArray[Any], ks: Sequence[int], *,
             groups = np.minimum(inside, r)
         else:
             groups = np.maximum(inside - (n - r), 0)
-        found[:, column] = groups.sum(axis=1)
-    return found
+        hits[:, column] = groups.sum(axis=1)
+    return hits
 
 
 def check_counts_suffice(ties: str) -> None:

@@ -198,9 +198,8 @@ def grid_points(entry: Entry) -> list[dict[str, Any]]:
 
 def _like(default: Any, value: Any) -> Any:
     """1 as 1.0 if the default is a float, so that both are the same run."""
-    return (
-        float(value) if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool) else value
-    )
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and isinstance(default, float) else value
 
 
 def _features(value: Any) -> tuple[str, ...]:

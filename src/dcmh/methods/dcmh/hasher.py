@@ -1,6 +1,6 @@
 """DCMH as a hashing method: its parameters, how it learns from a data set, and how it is saved and loaded.
 
-What it learns by is Algorithm 1, in `dcmh.methods.dcmh.algorithm`.
+The training itself is Algorithm 1, in `dcmh.methods.dcmh.algorithm`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DCMH(Hasher):
     weights
         MatConvNet's imagenet-vgg-f.mat, for "cnn-f".
     nested
-        Also make the first 16, 32, 64, … bits of a code codes of their own, which `shortened` gives; not for "paper".
+        Train the first 16, 32, 64, … bits of a code to be codes as well, which `shortened` gives; not for "paper".
     learning_rate, hidden, dropout
         For the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
     validation
@@ -189,7 +189,7 @@ class DCMH(Hasher):
         return self._similarity[2]
 
     def identity(self, fingerprint: str) -> str:
-        """Which run this is: version, fingerprint of the data, settings. An unfinished run is resumed only as itself."""
+        """Which run this is: version, fingerprint of the data, settings. Only the same run resumes from a checkpoint."""
         settings = {name: str(value) for name, value in self.parameters.items() if name != "device"}
         if listed := similarities.fingerprint(self.similarity):
             settings["pairs"] = listed
@@ -365,13 +365,13 @@ class DCMH(Hasher):
     def fine_view(self, modality: str) -> View:
         """The view that the fine space takes of a modality: for pixels, the features of the network as it was before."""
         view = super().fine_view(modality)
-        own = isinstance(self.views_[modality], PixelView) and self._image_network in networks.LITE
-        return FeatureView(self._image_network, device=self.device) if own else view
+        is_lite = isinstance(self.views_[modality], PixelView) and self._image_network in networks.LITE
+        return FeatureView(self._image_network, device=self.device) if is_lite else view
 
     # -- out of sample --------------------------------------------------------------------------------------------
 
     def shortened(self, bits: int) -> Self:
-        """A model that gives the first `bits` bits of the codes of this one, which must have been trained with `nested`."""
+        """A model whose codes are the first `bits` bits of those of this one, which must have been trained with `nested`."""
         lengths = (*nested_lengths(self.bits), self.bits) if self.nested else (self.bits,)
         if bits not in lengths:
             raise ParameterError(
