@@ -56,7 +56,7 @@ def batch_likelihood(
         from dcmh.networks.gpu.likelihood_kernel import likelihood_and_gradient
 
         total, gradient = likelihood_and_gradient(F, others, batch, similarity.words, *form, observed)
-        return _WithGradient.apply(outputs, total, gradient)  # type: ignore[no-any-return, no-untyped-call]
+        return with_gradient(outputs, total, gradient)
     total, gradient = F.new_zeros(()), torch.zeros_like(F)
     block = max(1, BLOCK // len(F))
     for start in range(0, len(others), block):
@@ -72,12 +72,15 @@ def batch_likelihood(
         total += objective.likelihood(Theta, S, W)
         error = Theta.sigmoid_().sub_(S)
         gradient.addmm_(error if W is None else error.mul_(W), G, alpha=form.scale / 2)
-    return _WithGradient.apply(outputs, total, gradient)  # type: ignore[no-any-return, no-untyped-call]
+    return with_gradient(outputs, total, gradient)
+
+
+def with_gradient(outputs: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    """A value whose gradient with respect to `outputs` is known already."""
+    return _WithGradient.apply(outputs, value, gradient)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _WithGradient(torch.autograd.Function):
-    """A value whose gradient with respect to `outputs` is known already."""
-
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
         ctx.save_for_backward(gradient)
