@@ -36,10 +36,10 @@ def main() -> None:
         f"{len(column):,} pictures, {decoding.cores()} processors\n\n| workers | threads | processes |\n|---|---|---|"
     )
     for workers in chosen.workers:
-        decoding.THREADS = decoding.PROCESSES = workers
+        decoding.MAX_THREADS = decoding.MAX_PROCESSES = workers
         cells = []
         for files in (len(column) + 1, 0):  # too few for processes, enough for them
-            decoding.FILES, decoding.CORES = files, 1
+            decoding.MIN_FILES, decoding.MIN_CORES = files, 1
             cells.append(rate(column, chosen.repeat))
         print(f"| {workers} | {cells[0]} | {cells[1]} |", flush=True)
 

@@ -27,7 +27,7 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     kept = torch.randint(0, 256, (chosen.pictures, PICTURE_SIZE, PICTURE_SIZE, 3), dtype=torch.uint8)
     column = gpu.Pixels(Images([]), torch.device("cpu"))
-    column.kept = kept
+    column.decoded = kept
     memory = [torch.zeros(BATCH, PICTURE_SIZE, PICTURE_SIZE, 3, dtype=torch.uint8) for _ in range(gpu.PREFETCH)]
     batches = torch.randint(0, chosen.pictures, (chosen.repeat, BATCH))
     ways: dict[str, Callable[[int], object]] = {

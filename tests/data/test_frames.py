@@ -233,6 +233,6 @@ def test_a_picture_that_is_gone_is_an_image_error(tmp_path):
     data = load_dataset(tmp_path / "a.parquet")
     table = pyarrow.table({"image": [None] * N}, schema=pyarrow.schema([("image", pyarrow.binary())]))
     store = data.image.values[0].store
-    store._groups[0] = table.column(0)
+    store._row_group = lambda group: table.column(0)
     with pytest.raises(ImageError, match="no bytes"):
         data.image.source(0)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcmh.data import Dataset, Split, Texts, Vectors, make_split, split_given
@@ -16,6 +16,7 @@ def items(n: int = 40, **more) -> Dataset:
     return Dataset.from_arrays(text=texts, labels=np.arange(n) % 3, ids=[f"id{i}" for i in range(n)], **more)
 
 
+@settings(deadline=None)
 @given(st.integers(5, 60), st.data())
 def test_parts_are_what_the_paper_says(n, draw):
     queries = draw.draw(st.integers(1, n - 2))

@@ -35,7 +35,7 @@ def test_ties_and_k_choose_what_the_table_shows(cli, toy_model):
     assert re.split(r"  +", header) == ["direction", "searched", "MAP@5 worst", "95 % interval", "P@10", "chance"]
     answer = cli("evaluate", toy_model, "--k", "0")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.last == "k must be a whole number of ranks, at least 1, not 0."
+    assert answer.last == "k must be a whole number of at least 1, not 0."
     assert cli("evaluate", toy_model, "--ties", "random").code == 2
 
 

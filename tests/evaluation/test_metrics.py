@@ -373,7 +373,7 @@ class TestPacked:
     def test_counts_cannot_be_stable(self):
         counts = metrics.rank_counts(*random_sides(0, n_database=10))
         for ask in (counts.average_precision, lambda ties: counts.precision_at([1], ties=ties)):
-            with pytest.raises(ParameterError, match="do not know the order of the database"):
+            with pytest.raises(ParameterError, match="do not hold the order of the database"):
                 ask(ties="stable")
 
     def test_without_numba(self, monkeypatch, caplog):

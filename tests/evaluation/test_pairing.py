@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from signs import Signs
 
 import dcmh
 from dcmh import codes
@@ -13,6 +14,8 @@ from dcmh.data import Dataset, Vectors
 from dcmh.errors import DataError
 from dcmh.evaluation import Report, short
 from dcmh.evaluation.metrics.packed import paired_counts, paired_stable
+
+MODEL = Signs("a", "b")
 
 
 def packed(n, bits, seed):
@@ -35,16 +38,6 @@ def test_counts_against_brute_force():
     assert counts.relevant.sum() == 9
 
 
-class Signs:
-    """A model whose codes are the signs of its vectors."""
-
-    bits = 12
-    modalities = ("a", "b")
-
-    def encode(self, **columns):
-        return codes.sign(np.sum([column.values for column in columns.values()], axis=0))
-
-
 def split_of(seed=0, labels=None):
     rng = np.random.default_rng(seed)
     a = rng.normal(size=(80, 12))
@@ -57,7 +50,7 @@ def split_of(seed=0, labels=None):
 
 def test_the_queries_own_items_join_the_database():
     split = split_of()
-    report = dcmh.evaluate(Signs(), split, relevance="pairing")
+    report = dcmh.evaluate(MODEL, split, relevance="pairing")
     assert (report.relevance, report.database, report.chance) == ("pairing", 80, 1 / 80)
     found = report["a_to_b"]
     there = split.database.observed("b").sum()
@@ -76,14 +69,14 @@ def test_the_queries_own_items_join_the_database():
 
 def test_labels_are_asked_for_unless_the_pairing_decides():
     with pytest.raises(DataError, match='relevance="pairing"'):
-        dcmh.evaluate(Signs(), split_of())
+        dcmh.evaluate(MODEL, split_of())
 
 
 def test_joint_codes_beside_the_others():
     labels = np.eye(4, dtype=np.uint8)[np.random.default_rng(0).integers(0, 4, 80)]
     split = split_of(labels=labels)
     whole = replace(split, database=split.database.take(split.database.observed("b")))
-    report = dcmh.evaluate(Signs(), whole, joint=True)
+    report = dcmh.evaluate(MODEL, whole, joint=True)
     assert list(report.directions) == ["a_to_b", "b_to_a", "a_to_joint", "b_to_joint"]
     joint = codes.sign(whole.database.a.values + whole.database.b.values)
     distance = codes.hamming(codes.sign(whole.query.a.values), joint)

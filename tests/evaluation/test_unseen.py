@@ -7,24 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from signs import BITS, Signs
 
 import dcmh
 from dcmh import codes
 from dcmh.data import Dataset, Vectors
 from dcmh.evaluation import Report, metrics
 
-BITS = 12
+MODEL = Signs("a", "b")
 OF_NEWER_VERSIONS = ("interval", "map_at", "ndcg_at", "own_recall_at", "ramap")
-
-
-class Signs:
-    """A model whose codes are the signs of its vectors."""
-
-    bits = BITS
-    modalities = ("a", "b")
-
-    def encode(self, **columns):
-        return codes.sign(np.sum([column.values for column in columns.values()], axis=0))
 
 
 def data_of(n=200, labels=6, share=0.2):
@@ -49,8 +40,8 @@ def without_trained(split):
 
 @pytest.mark.parametrize("relevance", ["labels", "pairing"])
 def test_unseen_is_the_evaluation_without_trained_items(split, relevance):
-    report = dcmh.evaluate(Signs(), split, joint=True, relevance=relevance)
-    alone = dcmh.evaluate(Signs(), without_trained(split), joint=True, relevance=relevance)
+    report = dcmh.evaluate(MODEL, split, joint=True, relevance=relevance)
+    alone = dcmh.evaluate(MODEL, without_trained(split), joint=True, relevance=relevance)
     assert (report.seen, report.unseen.seen, report.unseen.train) == (90, 0, 90)
     assert report.unseen.to_json() == alone.to_json()
     assert report["a_to_b"].map != alone["a_to_b"].map
@@ -60,12 +51,12 @@ def test_unseen_is_the_evaluation_without_trained_items(split, relevance):
 
 
 def test_nothing_is_apart_where_everything_was_trained_on():
-    report = dcmh.evaluate(Signs(), data_of().split(queries=60, seed=1))
+    report = dcmh.evaluate(MODEL, data_of().split(queries=60, seed=1))
     assert (report.seen, report.database, report.unseen) == (140, 140, None)
 
 
 def test_measures_of_other_papers(split):
-    report = dcmh.evaluate(Signs(), split)
+    report = dcmh.evaluate(MODEL, split)
     query, rows = split.query, split.database.observed("b")
     database = codes.sign(split.database.b.values[rows])
     distance = codes.hamming(codes.sign(query.a.values), database)
@@ -95,7 +86,7 @@ def test_ramap_averages_precision_over_radii_and_is_not_the_mean_over_orders():
 
 
 def test_a_report_of_an_older_version_loads(split):
-    record = dcmh.evaluate(Signs(), split).to_json()
+    record = dcmh.evaluate(MODEL, split).to_json()
     older = {name: value for name, value in record.items() if name not in ("seen", "labels", "cautions", "unseen")}
     for name in ("a_to_b", "b_to_a"):
         older[name] = {key: value for key, value in record[name].items() if key not in OF_NEWER_VERSIONS}
@@ -107,12 +98,12 @@ def test_a_report_of_an_older_version_loads(split):
 
 
 def test_few_queries_labels_and_unseen_items_are_pointed_out():
-    report = dcmh.evaluate(Signs(), data_of(labels=2, share=0.7).split(queries=12, train=150, seed=1))
+    report = dcmh.evaluate(MODEL, data_of(labels=2, share=0.7).split(queries=12, train=150, seed=1))
     few, labels, shared, unseen = report.cautions()
     assert few.startswith("12 queries cannot tell much: with others, MAP ")
     assert labels == "The queries have only 2 labels, so finding the right ones is easy."
     assert shared.startswith("Most items share a label: a random order has a MAP of about 0.")
     assert unseen == "Only 38 items were not trained on, too few to say how new items are found."
-    rare = dcmh.evaluate(Signs(), data_of(labels=90, share=0.02).split(queries=60, train=80, seed=1))
+    rare = dcmh.evaluate(MODEL, data_of(labels=90, share=0.02).split(queries=60, train=80, seed=1))
     assert any("relevant items on average" in caution for caution in rare.cautions())
-    assert dcmh.evaluate(Signs(), data_of(2000).split(queries=500, train=900)).cautions() == []
+    assert dcmh.evaluate(MODEL, data_of(2000).split(queries=500, train=900)).cautions() == []

@@ -117,9 +117,9 @@ def test_a_corner_of_the_bench(folder):
     config = bench.read(folder / "small.toml")
     tasks = bench.plan(config, only=["cca"], bits=[8], seeds=1)
     assert [(task.label, task.bits, task.seed) for task in tasks] == [("cca", 8, 0)]
-    with pytest.raises(ParameterError, match=r"--only ccaa: the bench has no such\. Its methods: cca, ridge"):
+    with pytest.raises(ParameterError, match=r"--only ccaa is not in the bench\. Its methods: cca, ridge"):
         bench.plan(config, only=["ccaa"])
-    with pytest.raises(ParameterError, match=r"--bits 64: the bench has no such\. Its lengths: 4, 8"):
+    with pytest.raises(ParameterError, match=r"--bits 64 is not in the bench\. Its lengths: 4, 8"):
         bench.plan(config, bits=[64])
 
 
@@ -142,7 +142,7 @@ def test_how_many_runs(folder):
         ('["given"]', '["surf"]', "no features 'surf'. There are: pixels, cnn, cnn-f, sift, given"),
         ("[methods.ridge]", "[methods.rigde]", "No hashing method 'rigde'. Did you mean 'ridge'?"),
         ("ridge = 1", "rigde = 1", "[methods.cca] has no setting 'rigde'. Did you mean 'ridge'?"),
-        ("ridge = 1", "ridge = -1", "ridge must be at least 0, not -1"),
+        ("ridge = 1", "ridge = -1", "ridge must be a number of at least 0, not -1"),
         ("[methods.ridge]", "[split]\ntrain = 3\n[methods.ridge]", "[split] needs queries"),
         ("[methods.ridge]", 'ties = "even"\n[methods.ridge]', "ties must be one of stable, expected, best, worst"),
         ('data = "mini.mat"', 'data = "mini.mat"\nname = "../up"', "'../up' cannot name a folder of results"),

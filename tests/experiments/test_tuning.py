@@ -138,7 +138,7 @@ def test_cost_counts_iterations_of_either_part(tmp_path):
     data = toy(n=120, size=32)
     tuned = Search(DCMH(bits=8, epochs=60, finetune=True), data, tmp_path, budget=100.0, fixed=set())
     frozen = Search(DCMH(bits=8, epochs=60), data, tmp_path, budget=100.0, fixed=set())
-    tuned._pace = frozen._pace = Pace(resting=1.0, learning=10.0, around=5.0)
+    tuned._pace = frozen._pace = Pace(frozen=1.0, learning=10.0, overhead=5.0)
     assert tuned._cost(1.0) == 40 * 1 + 20 * 10 + 5
     assert frozen._cost(1.0) == 60 * 10 + 5
 

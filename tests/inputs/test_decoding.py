@@ -47,7 +47,7 @@ def processes(started, monkeypatch):
     """The same, where they are started at once."""
     if not decoding_workers.can_work():
         pytest.skip("processes share memory on Linux only")
-    for name in ("FILES", "CORES"):
+    for name in ("MIN_FILES", "MIN_CORES"):
         monkeypatch.setattr(decoding, name, 1)
     return started
 
@@ -85,7 +85,7 @@ def test_pictures_that_are_no_files_are_left_to_threads(processes, files):
 
 
 def test_processes_start_when_many_files_have_come_and_end_when_told(processes, files, monkeypatch):
-    monkeypatch.setattr(decoding, "FILES", 4)
+    monkeypatch.setattr(decoding, "MIN_FILES", 4)
     column = Images(files[:6])
     with decoding.Decoder(32) as decoder:
         for ended in (0, 2):
@@ -116,7 +116,7 @@ def test_an_interrupted_end_leaves_nobody_behind(processes, files, monkeypatch):
 
 def test_a_pool_is_as_large_as_its_share_of_the_cores(processes, files, monkeypatch):
     monkeypatch.setattr(decoding, "cores", lambda: 12)
-    monkeypatch.setattr(decoding, "CORES", 4)
+    monkeypatch.setattr(decoding, "MIN_CORES", 4)
     for said, count in (("3", 4), ("4", 0), ("", 8)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
         with decoding.Decoder(32) as decoder:
@@ -142,7 +142,7 @@ def test_paths_mean_the_same_to_processes(processes, files, tmp_path, monkeypatc
 
 
 def test_what_is_expected_is_counted_once(processes, files, monkeypatch):
-    monkeypatch.setattr(decoding, "FILES", 7)
+    monkeypatch.setattr(decoding, "MIN_FILES", 7)
     assert len(list(decoding.decoded_batches(Images(files[:6]), range(6), batch=1, size=32))) == 6
     assert not processes
 
@@ -226,7 +226,7 @@ SCRIPT = """
 import pathlib, sys
 from dcmh.inputs import decoding
 from dcmh.data import Images
-decoding.FILES = decoding.CORES = 1
+decoding.MIN_FILES = decoding.MIN_CORES = 1
 sys.path.append(pathlib.Path("somewhere"))
 column = Images(FILES)
 decoding.ThreadPoolExecutor.submit = None

@@ -13,9 +13,9 @@ import dcmh
 from dcmh.data import Dataset, Texts, Vectors
 from dcmh.errors import DataError
 from dcmh.methods.dcmh import DCMH, algorithm
+from training import equal_weights, started
 
 FAST = {"bits": 8, "hidden": 16, "epochs": 3, "batch_size": 16, "device": "cpu"}
-CPU = torch.device("cpu")
 
 
 def three(n=90, seed=0, hide=True):
@@ -43,25 +43,10 @@ def three(n=90, seed=0, hide=True):
     )
 
 
-def start(model, data):
-    model.views_ = {name: model._view(data[name].kind).fit(data[name]) for name in data.modalities}
-    inputs = {name: model.views_[name](data[name]) for name in data.modalities}
-    observed = {name: data.observed(name) for name in data.modalities}
-    return model._start(model._recipe({}), inputs, data.labels, observed, CPU)
-
-
-def weights(model):
-    return dict(model._state())
-
-
-def same(a, b):
-    return set(a) == set(b) and all(np.array_equal(a[key], b[key]) for key in a)
-
-
 def test_the_objective_is_summed_over_all_ordered_pairs_of_what_is_observed():
     data = three()
     model = DCMH(**FAST, recipe="paper", validation=0.0, gamma=0.7, eta=0.3)
-    recipe, run = model._recipe({}), start(model, data)
+    recipe, run = model._recipe({}), started(model, data)
     n, bits = len(data), 8
     S = torch.from_numpy((data.labels @ data.labels.T > 0).astype(np.float32))
     for side in run.sides:
@@ -91,7 +76,7 @@ def test_the_objective_is_summed_over_all_ordered_pairs_of_what_is_observed():
 def test_a_missing_modality_stays_zero_and_codes_come_from_the_others():
     data = three()
     model = DCMH(**FAST, validation=0.0)
-    recipe, run = model._recipe({}), start(model, data)
+    recipe, run = model._recipe({}), started(model, data)
     for _ in range(2):
         for side in run.sides:
             for inputs, batch in algorithm.mini_batches(run, recipe, side):
@@ -114,7 +99,7 @@ def test_what_is_not_observed_has_no_influence(recipe):
     sound = data["sound"]
     garbage = np.where(sound.observed[:, None], sound.values, np.nan)
     other = Dataset({**data.columns, "sound": Vectors(garbage, observed=sound.observed)}, labels=data.labels)
-    assert same(weights(DCMH(**settings).fit(data)), weights(DCMH(**settings).fit(other)))
+    assert equal_weights(DCMH(**settings).fit(data), DCMH(**settings).fit(other))
 
 
 def test_words_of_items_that_lack_the_text_are_not_in_the_vocabulary():
@@ -128,7 +113,7 @@ def test_names_do_not_matter():
     data = three()
     renamed = Dataset({"a": data["sound"], "a-b": data["title"], "größe": data["tags"]}, labels=data.labels)
     first, second = DCMH(**FAST).fit(data), DCMH(**FAST).fit(renamed)
-    assert all(np.array_equal(a, b) for a, b in zip(weights(first).values(), weights(second).values(), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(first._state().values(), second._state().values(), strict=True))
     for old, new in zip(data.modalities, renamed.modalities, strict=True):
         rows = np.flatnonzero(data.observed(old))
         assert np.array_equal(

@@ -92,14 +92,14 @@ def test_logistic_weights_against_l_bfgs():
 
 def test_hash_functions_minimise_the_penalised_loss(vectors):
     model = SePH(bits=4, base_count=50).fit(vectors)
-    part = model.parts_["image"]
+    predictor = model.predictors_["image"]
     view = vectors.image.values.astype(np.float64)
-    K, K0 = kernel(view, part), kernel(part["bases"], part)
+    K, K0 = kernel(view, predictor), kernel(predictor["bases"], predictor)
     squares = ((view[:, None] - view[None]) ** 2).sum(axis=2)
-    np.testing.assert_allclose(part["scale"], squares.mean())
-    np.testing.assert_allclose(K[3], np.exp(-((view[3] - part["bases"]) ** 2).sum(axis=1) / squares.mean()))
+    np.testing.assert_allclose(predictor["scale"], squares.mean())
+    np.testing.assert_allclose(K[3], np.exp(-((view[3] - predictor["bases"]) ** 2).sum(axis=1) / squares.mean()))
     codes = model._codes(unit_rows(vectors.labels).astype(np.float32), np.random.default_rng(0))
-    w, h = part["weights"][:, 0], codes[:, 0]
+    w, h = predictor["weights"][:, 0], codes[:, 0]
     slope = -K.T @ (h / (1 + np.exp(h * (K @ w)))) + 0.02 * K0 @ w
     assert np.abs(slope).max() < 1e-2
 
@@ -110,7 +110,7 @@ def test_k_means_bases(vectors):
     oracle = KMeans(8, init=view[:8], n_init=1, algorithm="lloyd", tol=0).fit(view)
     np.testing.assert_allclose(found, oracle.cluster_centers_, atol=1e-4)
     model = SePH(bits=8, bases="kmeans", base_count=40).fit(vectors)
-    assert model.parts_["text"]["bases"].shape == (40, 20)
+    assert model.predictors_["text"]["bases"].shape == (40, 20)
 
 
 def test_ridge_strength_by_cross_validation(centred):

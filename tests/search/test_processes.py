@@ -41,7 +41,7 @@ def test_processes_give_the_codes_that_threads_give(own, model, monkeypatch, bat
     found = []
     for cores in (1, 4):
         monkeypatch.setattr(decoding, "cores", lambda cores=cores: cores)
-        monkeypatch.setattr(decoding, "FILES", 8)
+        monkeypatch.setattr(decoding, "MIN_FILES", 8)
         monkeypatch.setenv("DCMH_HOME", str(own / f"home {cores}"))  # nothing is known yet
         with SearchIndex.build(model, data, own / f"{cores}.dcmh") as index:
             indexed = [index.codes_of(number) for number in range(1, 1 + len(index))]
@@ -62,7 +62,7 @@ def test_an_interrupted_encoding_ends_its_processes(own, model, monkeypatch):
     if not decoding_workers.can_work():
         pytest.skip("processes share memory on Linux only")
     monkeypatch.setattr(decoding, "cores", lambda: 4)
-    monkeypatch.setattr(decoding, "FILES", 1)
+    monkeypatch.setattr(decoding, "MIN_FILES", 1)
     monkeypatch.setenv("DCMH_HOME", str(own / "home"))
     stopped = []
     monkeypatch.setattr(PictureEncoder, "stop_workers", lambda self: stopped.append(self._decoder.stop_workers()))

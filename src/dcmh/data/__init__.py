@@ -67,17 +67,17 @@ def load_dataset(source: Any, **options: Any) -> Dataset:
     dcmh home folder is given with its folder, as mirflickr25k:/data/mir. Options are those of the loader, such as
     keep_partial=True for a folder, or n=500 for toy.
     """
-    from dcmh.data import frames, tables, vectors
+    from dcmh.data import frames, shards, tables, vectors
 
     if not isinstance(source, str | Path):
         frame = frames.open_object(source)
         return _call(partial(tables.load_frame, frame), f"The {frame.name}", (), options)
     name = str(source)
-    known = named(name) if isinstance(source, str) else None
-    if known is not None:
-        module, function = _LOADERS[known[0]]
+    built_in = named(name) if isinstance(source, str) else None
+    if built_in is not None:
+        module, function = _LOADERS[built_in[0]]
         load = getattr(importlib.import_module(f"dcmh.data.benchmarks.{module}"), function)
-        return _call(load, name, () if known[1] is None else (known[1],), options)
+        return _call(load, name, () if built_in[1] is None else (built_in[1],), options)
     if is_url(source):
         return _load_remote(name, options)
     path = Path(source).expanduser()
@@ -92,7 +92,7 @@ def load_dataset(source: Any, **options: Any) -> Dataset:
         return _call(mat.load, name, (path,), options)
     if path.suffix.lower() in vectors.SUFFIXES:
         return _call(vectors.load, name, (path,), options)
-    if path.suffix.lower() in frames.SUFFIXES:
+    if path.suffix.lower() in shards.SUFFIXES:
         return _load_shards([path], path.parent, path.stem, options)
     if path.suffix.lower() in tables.SUFFIXES:
         return _call(tables.load, name, (path,), options)
@@ -113,31 +113,31 @@ def named(source: str) -> tuple[str, Path | None] | None:
 
 
 def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:
-    from dcmh.data import folder, frames, mat, tables
+    from dcmh.data import folder, mat, shards, tables
 
     listed = any((path / name).is_file() for name in (*tables.PAIRS, *tables.CAPTIONS))
     if not listed and any(path.glob("*.mat")) and not folder.scan(path).images:
         return _call(mat.load, str(path), (path,), options)
-    shards = [sorted(path.glob(f"*{suffix}")) for suffix in frames.SHARDS]
-    files = next((files for files in shards if files), [])
+    by_suffix = (sorted(path.glob(f"*{suffix}")) for suffix in shards.SHARDS)
+    files = next(filter(None, by_suffix), [])
     if files and not listed and not folder.scan(path).images:
         return _load_shards(files, path, path.resolve().name, options)
     return _call(folder.load, str(path), (path,), options)
 
 
 def _load_remote(url: str, options: dict[str, Any]) -> Dataset:
-    from dcmh.data import frames, remote
+    from dcmh.data import remote, shards
 
-    files = remote.find(url, frames.SHARDS)
+    files = remote.find(url, shards.SHARDS)
     if files:
         return _load_shards(files, ".", Path(url.rstrip("/")).name, options)
     return _call(remote.load, url, (url,), options)
 
 
 def _load_shards(files: Sequence[Path | RemoteFile], root: Path | str, name: str, options: dict[str, Any]) -> Dataset:
-    from dcmh.data import frames, tables
+    from dcmh.data import shards, tables
 
-    load = partial(tables.load_frame, frames.open_files(files))
+    load = partial(tables.load_frame, shards.open_files(files))
     return _call(load, files[0].name, (), {"root": root, "name": name, **options})
 
 
@@ -153,9 +153,9 @@ def _call(load: Any, name: str, arguments: tuple[Path | str, ...], options: dict
 
 
 def _unknown(name: str, path: Path) -> str:
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     close = difflib.get_close_matches(name, list(_BUILT_IN), 1)
     if not close:
-        close = [str(path.parent / entry) for entry in difflib.get_close_matches(path.name, beside, 1)]
+        close = [str(path.parent / entry) for entry in difflib.get_close_matches(path.name, siblings, 1)]
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"No data set or folder {name!r}.{hint} Give {_READ}; or a name: {', '.join(_BUILT_IN)}."

@@ -33,7 +33,7 @@ def can_read_heic() -> bool:
 
 
 def is_pil_image(value: object) -> bool:
-    """Whether this is a PIL image, found out without loading Pillow."""
+    """Whether this is a PIL image, checked without loading Pillow."""
     image = sys.modules.get("PIL.Image")
     return image is not None and isinstance(value, image.Image)
 
@@ -41,7 +41,7 @@ def is_pil_image(value: object) -> bool:
 class Store(Protocol):
     """A file of many pictures, such as an HDF5 array or a zip, read one picture at a time.
 
-    One that other processes can open has its path as the attribute `file`, and can be pickled.
+    A store that other processes can open has its path as the attribute `file`, and can be pickled.
     """
 
     def read(self, key: Any) -> NDArray[np.uint8] | bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -153,17 +154,17 @@ class Dataset:
 
     def take(self, rows: Any) -> Dataset:
         """The items of these rows (integers, a slice, or a mask), in that order."""
-        kept: NDArray[np.intp] = np.arange(self._size)[_as_index(rows)]
+        rows = np.arange(self._size)[_as_index(rows)]
         return Dataset(
-            {name: column.take(kept) for name, column in self.columns.items()},
-            labels=None if self.labels is None else self.labels[kept],
+            {name: column.take(rows) for name, column in self.columns.items()},
+            labels=None if self.labels is None else self.labels[rows],
             label_names=self.label_names,
-            ids=[self.ids[i] for i in kept],
+            ids=[self.ids[i] for i in rows],
             name=self.name,
             notes=self.notes,
             skipped=self.skipped,
-            parts=None if self.parts is None else [self.parts[i] for i in kept],
-            extra=None if self.extra is None else [self.extra[i] for i in kept],
+            parts=None if self.parts is None else [self.parts[i] for i in rows],
+            extra=None if self.extra is None else [self.extra[i] for i in rows],
         )
 
     def select(self, modalities: Sequence[str]) -> Dataset:
@@ -255,9 +256,7 @@ def similarity(labels_a: NDArray[Any], labels_b: NDArray[Any]) -> NDArray[np.boo
     """Which items share at least one label, shape (n_a, n_b): the paper's S."""
     b = labels_b.T.astype(np.float32)
     shared = np.empty((len(labels_a), len(labels_b)), bool)
-    for start in range(
-        0, len(labels_a), 1024
-    ):  # in blocks: the float product takes four times the memory of the result
+    for start in range(0, len(labels_a), 1024):  # the float product takes four times the memory of the result
         shared[start : start + 1024] = labels_a[start : start + 1024].astype(np.float32) @ b > 0
     return shared
 
@@ -308,8 +307,7 @@ def _check_ids(ids: Sequence[object] | None, size: int) -> list[str]:
         raise DataError(f"{len(ids):,} ids are given for {size:,} items. Give one per item.")
     names = [sanitized(str(value)) for value in ids]
     if len(set(names)) < size:
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(names).most_common(1)
         raise DataError(f"The id {twice!r} occurs more than once. Each item needs its own id.")
     return names
 

@@ -51,7 +51,7 @@ class Contents:
     left_out_files: Counter[str] = field(default_factory=Counter)
 
     def notes(self) -> list[str]:
-        """Sentences about what is not read, other than texts and tables, and about what is left out."""
+        """Sentences about the files that are not read, texts and tables aside, and about those left out."""
         notes = []
         counts = {kind: files for kind, files in self.unread.items() if kind not in _EXPECTED}
         if counts:
@@ -120,47 +120,47 @@ def scan(folder: Path) -> Contents:
     Hidden files and folders, and those of file managers and NAS systems, are left out and counted. A folder that is linked
     several times is visited once.
     """
-    found = Contents(folder)
-    seen: set[tuple[int, int]] = set()
+    contents = Contents(folder)
+    visited: set[tuple[int, int]] = set()
     heic = can_read_heic()
 
     def unreadable(error: OSError) -> None:
-        found.skipped.append((sanitized(os.path.relpath(error.filename, folder)), "permission denied"))
+        contents.skipped.append((sanitized(os.path.relpath(error.filename, folder)), "permission denied"))
 
     for parent, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
         status = os.stat(parent)
-        if (status.st_dev, status.st_ino) in seen:
+        if (status.st_dev, status.st_ino) in visited:
             folders.clear()
             continue
-        seen.add((status.st_dev, status.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         left_out = [name for name in folders if name.startswith(".") or name.lower() in _SYSTEM_FOLDERS]
-        found.left_out_folders.update(map(sanitized, left_out))
+        contents.left_out_folders.update(map(sanitized, left_out))
         folders[:] = sorted(set(folders).difference(left_out))
         inside = PurePath(parent).relative_to(folder).as_posix()
         prefix = "" if inside == "." else f"{inside}/"
         for name in files:
             if name.startswith(".") or name.lower() in _SYSTEM_FILES:
-                found.left_out_files[sanitized(name)] += 1
+                contents.left_out_files[sanitized(name)] += 1
                 continue
             relative = prefix + name
             if relative in (*tables.PAIRS, *tables.CAPTIONS):
                 continue
             kind = _kind(name, heic)
             if kind is not None:
-                found.unread.setdefault(kind, []).append(sanitized(relative))
+                contents.unread.setdefault(kind, []).append(sanitized(relative))
             elif sanitized(relative) != relative:
-                found.skipped.append((sanitized(relative), "name is not UTF-8"))
+                contents.skipped.append((sanitized(relative), "name is not UTF-8"))
             elif _is_special(os.path.join(parent, name)):
-                found.skipped.append((relative, "not a file"))
+                contents.skipped.append((relative, "not a file"))
             else:
-                found.images.append(relative)
-    found.images.sort()
-    stems = {os.path.splitext(image)[0] for image in found.images}
-    texts = [file for file in found.unread.pop("text file", []) if os.path.splitext(file)[0] not in stems]
+                contents.images.append(relative)
+    contents.images.sort()
+    stems = {os.path.splitext(image)[0] for image in contents.images}
+    texts = [file for file in contents.unread.pop("text file", []) if os.path.splitext(file)[0] not in stems]
     if texts:
-        found.unread["text file"] = texts
-    found.unread = {kind: sorted(found.unread[kind]) for kind in sorted(found.unread)}
-    return found
+        contents.unread["text file"] = texts
+    contents.unread = {kind: sorted(contents.unread[kind]) for kind in sorted(contents.unread)}
+    return contents
 
 
 def count_kinds(kinds: Mapping[str, Sequence[str]]) -> str:
@@ -184,13 +184,13 @@ def _kind(name: str, heic: bool) -> str | None:
 
 
 def _is_special(path: str) -> bool:
-    """Whether this exists but is not a file: a named pipe, for example, would block a reader for ever."""
+    """Whether this exists but is not a file: reading a named pipe, for example, would block forever."""
     return not os.path.isfile(path) and os.path.exists(path)
 
 
 def _named_table(folder: Path, text: str) -> tuple[Path, tuple[str, str] | None]:
-    name, colon, given = text.rpartition(":")
-    columns = tuple(column.strip() for column in given.split(","))
+    name, colon, words = text.rpartition(":")
+    columns = tuple(column.strip() for column in words.split(","))
     if colon and len(columns) == 2:
         return folder / name, (columns[0], columns[1])
     return folder / text, None
@@ -208,52 +208,52 @@ def _with_table(
     table = tables.read(file, columns=columns, modalities=modalities)
     if table.picture is None or only_listed or not _same_folder(file.parent, folder):
         return tables.from_table(table, keep_partial=keep_partial)
-    found = scan(folder)
+    contents = scan(folder)
     pictures = [name for name, kind in table.kinds.items() if kind == "image"]
     cells = (row.cells[name] for row in table.rows for name in pictures)
     listed = {os.path.normpath(os.path.join(folder, cell)) for cell in cells if cell is not None}
     ids = {row.id for row in table.rows}
-    others = []
-    for image in found.images:
+    unlisted = []
+    for image in contents.images:
         if os.path.normpath(os.path.join(folder, image)) in listed:
             continue
         if image in ids:
-            found.skipped.append((image, f"{file.name} has another item with this id"))
+            contents.skipped.append((image, f"{file.name} has another item with this id"))
         else:
-            others.append(image)
-    data = tables.from_table(table, keep_partial=keep_partial, unlisted=others)
-    data.skipped += found.skipped
-    notes = found.notes()
-    if others:
-        kept = "kept without text (--only-listed leaves them out)" if keep_partial else "left out"
-        names = f"{', '.join(others[:3])}{', …' if len(others) > 3 else ''}"
-        notes.insert(0, f"Not listed in {file.name}: {_plural(len(others), 'picture')} ({names}), {kept}.")
+            unlisted.append(image)
+    data = tables.from_table(table, keep_partial=keep_partial, unlisted=unlisted)
+    data.skipped += contents.skipped
+    notes = contents.notes()
+    if unlisted:
+        state = "kept without text (--only-listed leaves them out)" if keep_partial else "left out"
+        names = f"{', '.join(unlisted[:3])}{', …' if len(unlisted) > 3 else ''}"
+        notes.insert(0, f"Not listed in {file.name}: {_plural(len(unlisted), 'picture')} ({names}), {state}.")
     data.notes += tuple(notes)
     return data
 
 
-def _same_folder(one: Path, other: Path) -> bool:
+def _same_folder(a: Path, b: Path) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(a, b)
     except OSError:
         return False
 
 
 def _with_text_files(folder: Path, keep_partial: bool) -> Dataset:
-    found = scan(folder)
-    images, skipped = found.images, found.skipped
+    contents = scan(folder)
+    images, skipped = contents.images, contents.skipped
     if not images:
-        raise _no_images(folder, found)
+        raise _no_images(folder, contents)
     texts: list[str | None] = []
     for image in images:
-        beside = (folder / image).with_suffix(".txt")
+        file = (folder / image).with_suffix(".txt")
         try:
-            texts.append(beside.read_text(encoding="utf-8-sig").strip() or None)
+            texts.append(file.read_text(encoding="utf-8-sig").strip() or None)
         except FileNotFoundError:
             texts.append(None)
         except (OSError, UnicodeDecodeError) as error:
             reason = "text is not UTF-8" if isinstance(error, UnicodeDecodeError) else "text: permission denied"
-            skipped.append((beside.relative_to(folder).as_posix(), reason))
+            skipped.append((file.relative_to(folder).as_posix(), reason))
             texts.append(None)
     with_text = [row for row, text in enumerate(texts) if text is not None]
     if not with_text and not keep_partial:
@@ -271,26 +271,26 @@ def _with_text_files(folder: Path, keep_partial: bool) -> Dataset:
         {"image": Images([images[row] for row in rows], root=folder), "text": Texts([texts[row] for row in rows])},
         ids=[images[row] for row in rows],
         name=folder.resolve().name,
-        notes=[origin if with_text else no_text, *found.notes()],
+        notes=[origin if with_text else no_text, *contents.notes()],
         skipped=skipped,
     )
 
 
-def _no_images(folder: Path, found: Contents) -> DataError:
-    if (".", "permission denied") in found.skipped:
+def _no_images(folder: Path, contents: Contents) -> DataError:
+    if (".", "permission denied") in contents.skipped:
         return DataError(f"Permission denied: {folder}/.", which=folder, hint="Check the permissions of the folder.")
-    for file, what, command in (
+    for file, kind, command in (
         ("index.json", "a search index", f"dcmh search {shlex.quote(str(folder))} 'some words'"),
         ("model.json", "a model", f"dcmh index PHOTOS --model {shlex.quote(str(folder))}"),
     ):
         if (folder / file).is_file():
             return DataError(
-                f"{folder}/ is {what}, not a folder of photos.", which=folder, hint=f"To use it: {command}"
+                f"{folder}/ is {kind}, not a folder of photos.", which=folder, hint=f"To use it: {command}"
             )
     looked = "looked for jpg, png, webp, gif, bmp, tiff, avif, heic, also in subfolders"
-    holds = [count_kinds(found.unread)] if found.unread else []
-    holds += [f"{name}: {reason}" for name, reason in found.skipped[:3]]
-    holds += found.left_out()
-    hint = f"{HEIC_HINT[0].upper()}{HEIC_HINT[1:]}" if HEIC in found.unread else "Is it the right folder?"
-    what = f" It holds: {'; '.join(holds)}." if holds else " It is empty."
-    return DataError(f"No images in {folder}/ ({looked}).{what}", which=NO_IMAGES, hint=hint)
+    holds = [count_kinds(contents.unread)] if contents.unread else []
+    holds += [f"{name}: {reason}" for name, reason in contents.skipped[:3]]
+    holds += contents.left_out()
+    hint = f"{HEIC_HINT[0].upper()}{HEIC_HINT[1:]}" if HEIC in contents.unread else "Is it the right folder?"
+    listing = f" It holds: {'; '.join(holds)}." if holds else " It is empty."
+    return DataError(f"No images in {folder}/ ({looked}).{listing}", which=NO_IMAGES, hint=hint)

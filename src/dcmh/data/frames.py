@@ -1,4 +1,4 @@
-"""Tables of other libraries: DataFrames, Arrow tables, Parquet files, Hugging Face data sets, WebDataset shards.
+"""Tables of other libraries: DataFrames, Arrow tables, Parquet files, Hugging Face data sets.
 
 Each becomes a `Frame`, whose rows are read in batches. Pictures stay where they are until they are decoded.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tarfile
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,16 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.data.columns import IMAGE_SUFFIXES, Store, Stored
+from dcmh.data.columns import Store, Stored
 from dcmh.data.remote import RemoteFile
 from dcmh.data.values import as_picture, is_missing, is_picture, plain
 from dcmh.errors import DataError, ImageError, MissingExtra, needs
-from dcmh.util.formats import parse_json
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-SHARDS = (".tar", ".parquet")  # a folder of these, and of no pictures, is one table
-SUFFIXES = (*ARROW_SUFFIXES, ".tar")
-BATCH, PICTURES = 4096, 256  # rows; rows of tables that may hold pictures, which are large
+BATCH, PICTURE_BATCH = 4096, 256  # rows; rows of tables that may hold pictures, which are large
 ROW_GROUPS = 2  # of a Parquet file that are kept in memory while its pictures are read
 
 Record = dict[str, Any]
@@ -44,18 +39,6 @@ class Frame:
     name: str
     fields: list[str]
     records: Callable[[set[str]], Iterator[Record]]
-
-
-def open_files(files: Sequence[Path | RemoteFile]) -> Frame:
-    """The rows of Parquet or Arrow files, or of WebDataset shards, one file after another."""
-    frames = [_open_tar(file) if file.suffix.lower() == ".tar" else _open_arrow_file(file) for file in files]
-    fields = list(dict.fromkeys(field for frame in frames for field in frame.fields))
-
-    def records(wanted: set[str]) -> Iterator[Record]:
-        for frame in frames:
-            yield from frame.records(wanted)
-
-    return Frame(files[0].name, fields, records)
 
 
 def open_object(source: Any) -> Frame:
@@ -95,10 +78,14 @@ def _from_columns(name: str, columns: Mapping[str, Any]) -> Frame:
             f"The columns of the {name} differ in length: {sorted(lengths)}.", hint="Give one value per item."
         )
 
-    def records(wanted: set[str]) -> Iterator[Record]:
+    def records(modalities: set[str]) -> Iterator[Record]:
         for cells in zip(*columns.values(), strict=True):
             row = dict(zip(columns, map(_cell, cells), strict=True))
-            yield {key: cell for key, cell in row.items() if key in wanted or not _is_large(cell)}
+            yield {
+                key: cell
+                for key, cell in row.items()
+                if key in modalities or not (isinstance(cell, np.ndarray) or is_picture(cell))
+            }
 
     return Frame(name, list(columns), records)
 
@@ -113,10 +100,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind not in "fiub":
         return value.tolist()
     return plain(value) if hasattr(value, "__len__") and not is_picture(value) else value
-
-
-def _is_large(cell: Any) -> bool:
-    return isinstance(cell, np.ndarray) or is_picture(cell)
 
 
 # -- Arrow ------------------------------------------------------------------------------------------------------
@@ -152,18 +135,13 @@ class _ParquetRows:
         metadata = self._file.metadata
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(counts)])
-        self._groups: OrderedDict[int, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._row_group = lru_cache(ROW_GROUPS)(self._read)
+        self._lock = threading.Lock()  # so that no row group is read twice
 
     def read(self, key: int) -> bytes:
         group = int(np.searchsorted(self._starts, key, side="right")) - 1
         with self._lock:
-            if group not in self._groups:
-                while len(self._groups) >= ROW_GROUPS:
-                    self._groups.popitem(last=False)
-                self._groups[group] = self._read(group)
-            self._groups.move_to_end(group)
-            column = self._groups[group]
+            column = self._row_group(group)
         return _file_bytes(column[key - int(self._starts[group])].as_py())
 
     def __reduce__(self) -> tuple[Any, tuple[Path | RemoteFile, str]]:
@@ -195,7 +173,8 @@ def _file_bytes(cell: Any) -> bytes:
     return bytes(picture.read())
 
 
-def _open_arrow_file(file: Path | RemoteFile) -> Frame:
+def open_arrow_file(file: Path | RemoteFile) -> Frame:
+    """The rows of a Parquet, Arrow or Feather file."""
     with _intact(file):
         if file.suffix.lower() == ".parquet":
             frame = _open_parquet(file)
@@ -207,9 +186,9 @@ def _open_arrow_file(file: Path | RemoteFile) -> Frame:
                 file.name, table.schema, lambda: table.to_batches(BATCH), lambda row: table.slice(row, 1)
             )
 
-    def records(wanted: set[str]) -> Iterator[Record]:
+    def records(modalities: set[str]) -> Iterator[Record]:
         with _intact(file):
-            yield from frame.records(wanted)
+            yield from frame.records(modalities)
 
     return Frame(frame.name, frame.fields, records)
 
@@ -244,7 +223,7 @@ def _open_parquet(file: Path | RemoteFile) -> Frame:
     import pyarrow.parquet
 
     parquet = pyarrow.parquet.ParquetFile(_opened(file))
-    size = PICTURES if any(_is_binary(field.type) for field in parquet.schema_arrow) else BATCH
+    size = PICTURE_BATCH if any(_is_binary(field.type) for field in parquet.schema_arrow) else BATCH
 
     def batches() -> Iterator[Any]:
         streamed = pyarrow.parquet.ParquetFile(_opened(file), pre_buffer=False, buffer_size=1 << 20)  # little memory
@@ -287,7 +266,7 @@ def _from_hugging_face(source: Any) -> Frame:
     names = {field: getattr(getattr(feature, "feature", feature), "names", None) for field, feature in features.items()}
     sliced = (lambda row: arrow[row : row + 1]) if hasattr(source, "__len__") else None
     fields = source.column_names or list(features)
-    return _from_arrow("Dataset", fields, lambda: arrow.iter(PICTURES), sliced, classes=names)
+    return _from_arrow("Dataset", fields, lambda: arrow.iter(PICTURE_BATCH), sliced, classes=names)
 
 
 def _from_arrow(
@@ -306,7 +285,7 @@ def _from_arrow(
     all batches are to be collected in one array.
     """
     fields = list(getattr(schema, "names", schema))
-    known = dict(classes if classes is not None else _classes_in(getattr(schema, "metadata", None)))
+    class_names = dict(classes if classes is not None else _classes_in(getattr(schema, "metadata", None)))
     stores: dict[str, Store] = {}
 
     def store_of(column: str) -> Store | None:
@@ -314,7 +293,7 @@ def _from_arrow(
             stores[column] = store(column) if store is not None else _Rows(one_row, column)  # type: ignore[arg-type]
         return stores.get(column)
 
-    def records(wanted: set[str]) -> Iterator[Record]:
+    def records(modalities: set[str]) -> Iterator[Record]:
         start = 0
         matrices: dict[str, NDArray[np.float32]] = {}
         for batch in batches():
@@ -322,15 +301,15 @@ def _from_arrow(
             for field in fields:
                 column = batch.column(field)
                 if _is_binary(column.type):
-                    columns |= {field: _pictures(column, store_of(field), start)} if field in wanted else {}
+                    columns |= {field: _pictures(column, store_of(field), start)} if field in modalities else {}
                     continue
                 values = plain(column)
                 if isinstance(values, np.ndarray) and values.ndim == 2:
-                    if field not in wanted | {"labels"}:
+                    if field not in modalities | {"labels"}:
                         continue
-                    if rows and field in wanted:
+                    if rows and field in modalities:
                         values = collect(matrices, field, values, start)
-                columns[field] = _named(values, known.get(field))
+                columns[field] = _named(values, class_names.get(field))
             for cells in zip(*columns.values(), strict=True):
                 yield dict(zip(columns, map(_simple, cells), strict=True))
             start += batch.num_rows
@@ -360,11 +339,12 @@ def _pictures(column: Any, store: Store | None, start: int) -> list[Any]:
     if store is None:
         return [as_picture(cell) for cell in column.to_pylist()]
     array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    parts = [column.type.field(i).name for i in range(column.type.num_fields)]  # of a record; none of bytes
-    given = (array.field("bytes") if parts else array).is_valid().to_pylist()
-    paths = array.field("path").to_pylist() if "path" in parts else [None] * len(given)
+    fields = [column.type.field(i).name for i in range(column.type.num_fields)]  # of a record; none of bytes
+    has_bytes = (array.field("bytes") if fields else array).is_valid().to_pylist()
+    paths = array.field("path").to_pylist() if "path" in fields else [None] * len(has_bytes)
     return [
-        Stored(store, start + row) if has else path for row, (has, path) in enumerate(zip(given, paths, strict=True))
+        Stored(store, start + row) if has else path
+        for row, (has, path) in enumerate(zip(has_bytes, paths, strict=True))
     ]
 
 
@@ -401,76 +381,3 @@ def _classes_in(metadata: Mapping[bytes, bytes] | None) -> dict[str, Sequence[st
         return {field: (feature.get("feature") or feature).get("names") for field, feature in features.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}
-
-
-# -- WebDataset -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Tar:
-    """The pictures of an uncompressed .tar, read by their place in it."""
-
-    file: Path | RemoteFile
-
-    def read(self, key: tuple[int, int]) -> bytes:
-        with self.file.open("rb") as file:
-            file.seek(key[0])
-            return file.read(key[1])
-
-
-def _open_tar(file: Path | RemoteFile) -> Frame:
-    """One sample per row: files of the same folder and name, such as 00017.jpg, 00017.txt and 00017.json."""
-
-    def records(wanted: set[str]) -> Iterator[Record]:
-        store = _Tar(file)
-        name, sample = "", Record()
-        try:
-            with file.open("rb") as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
-                for member in tar:
-                    folder, slash, base = member.name.removeprefix("./").rpartition("/")
-                    key, _, suffix = base.partition(".")
-                    if not member.isfile() or not key:
-                        continue
-                    key = f"{folder}{slash}{key}"
-                    if key != name and sample:
-                        yield sample
-                    if key != name:
-                        name, sample = key, {"id": f"{file.stem}/{key}", "image": None, "text": None}
-                    if f".{suffix.lower()}".endswith(IMAGE_SUFFIXES):
-                        if sample["image"] is None or "." not in suffix:  # 0.jpg is the picture, not 0.seg.png
-                            sample["image"] = Stored(store, (member.offset_data, member.size))
-                    elif suffix in ("txt", "json", "cls"):
-                        content = tar.extractfile(member)
-                        _add(sample, suffix, (content.read() if content else b"").decode(errors="replace"), file)
-                    tar.members.clear()  # type: ignore[attr-defined] # tarfile keeps all of them otherwise
-        except (tarfile.TarError, OSError, EOFError) as error:
-            raise DataError(
-                f"{file} cannot be read as an uncompressed .tar: {error}.",
-                which=file,
-                hint="Get it again, or decompress it.",
-            ) from error
-        if sample:
-            yield sample
-
-    first = next(records(set()), None)
-    if first is None:
-        raise DataError(f"{file} holds no samples.", which=file, hint="Give files such as 0.jpg, 0.txt and 0.json.")
-    return Frame(file.name, list(first), records)
-
-
-def _add(sample: Record, suffix: str, content: str, file: Path | RemoteFile) -> None:
-    """A file of a sample: its text, its class, or what else is known about it."""
-    if suffix == "txt":
-        sample["text"] = content
-    elif suffix == "cls":
-        sample["labels"] = content.strip()
-    else:
-        try:
-            about = parse_json(content)
-        except ValueError as error:
-            raise DataError(f"{file}: the JSON of {sample['id']} cannot be read ({error}).", which=file) from error
-        cells = about.items() if isinstance(about, dict) else ()
-        sample["text"] = sample["text"] or dict(cells).get("caption")
-        sample |= {
-            key: cell for key, cell in cells if key not in ("id", "image", "text") and not isinstance(cell, dict)
-        }

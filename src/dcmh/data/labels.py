@@ -38,8 +38,8 @@ def check_labels(labels: Any, items: int) -> tuple[NDArray[np.uint8], list[str] 
                 f"One class per item needs whole numbers or strings, not {values.dtype}. "
                 f"For several labels per item give zeros and ones, shape (items, labels)."
             )
-        classes, which = np.unique(values, return_inverse=True)
-        return np.eye(len(classes), dtype=np.uint8)[which], [str(name) for name in classes]
+        classes, class_of = np.unique(values, return_inverse=True)
+        return np.eye(len(classes), dtype=np.uint8)[class_of], [str(name) for name in classes]
     if values.dtype.kind not in "biuf":
         raise DataError(f"Labels must be 0 or 1, not {values.dtype}. Give zeros and ones, shape (items, labels).")
     wrong = np.flatnonzero(~((values == 0) | (values == 1)).all(axis=1))
@@ -60,8 +60,8 @@ def multi_hot(named: Sequence[Sequence[str]]) -> tuple[NDArray[np.uint8], list[s
     names = sorted({name for row in named for name in row})
     column = {name: i for i, name in enumerate(names)}
     labels = np.zeros((len(named), len(names)), np.uint8)
-    for row, given in enumerate(named):
-        labels[row, [column[name] for name in given]] = 1
+    for row, row_names in enumerate(named):
+        labels[row, [column[name] for name in row_names]] = 1
     return labels, names
 
 
@@ -78,18 +78,18 @@ def labels_from_text(
     min_count
         Leave out words that occur in fewer texts. Default: 0.5 % of the texts, at least 5.
     """
-    given = sum(text is not None for text in texts)
+    documents = sum(text is not None for text in texts)
     if min_count is None:
-        min_count = max(5, math.ceil(0.005 * given))
+        min_count = max(5, math.ceil(0.005 * documents))
     try:
         bag = BagOfWords(min_count=min_count).fit(texts)
     except DataError:
-        raise _too_few([], min_count, given) from None
-    names = [word for word, count in zip(bag.words_, bag.counts_, strict=True) if count <= given / 2][:max_labels]
+        raise _too_few([], min_count, documents) from None
+    names = [word for word, count in zip(bag.words_, bag.counts_, strict=True) if count <= documents / 2][:max_labels]
     if len(names) < MIN_LABELS:
-        raise _too_few(names, min_count, given)
-    kept = [bag.words_.index(name) for name in names]
-    return bag.transform(texts)[:, kept].astype(np.uint8), names
+        raise _too_few(names, min_count, documents)
+    columns = [bag.words_.index(name) for name in names]
+    return bag.transform(texts)[:, columns].astype(np.uint8), names
 
 
 def labels_from_words(texts: Sequence[str | None], words: Sequence[str]) -> tuple[NDArray[np.uint8], list[str]]:
@@ -99,15 +99,15 @@ def labels_from_words(texts: Sequence[str | None], words: Sequence[str]) -> tupl
     """
     if isinstance(words, str):
         raise DataError("Labels need a list of words, got one string. Write [word].")
-    given: dict[str, str] = {}
+    word_of: dict[str, str] = {}  # by the form in which it counts
     for word in words:
         if words_of(word) != [word.strip().lower()]:
             raise DataError(f"{word!r} is not one word of two letters or more, so no text has it. Leave it out.")
         form = singular(word.strip().lower())
-        if form in given:
-            raise DataError(f"The word {form!r} is given twice, as {given[form]!r} and {word!r}. Give each once.")
-        given[form] = word
-    return BagOfWords.of(list(given)).transform(texts).astype(np.uint8), list(given)
+        if form in word_of:
+            raise DataError(f"The word {form!r} is given twice, as {word_of[form]!r} and {word!r}. Give each once.")
+        word_of[form] = word
+    return BagOfWords.of(list(word_of)).transform(texts).astype(np.uint8), list(word_of)
 
 
 def tell_apart(labels: NDArray[np.uint8] | None) -> bool:

@@ -62,14 +62,14 @@ def load(path: Path | str, *, image: str | None = None, photos: Path | str | Non
     names = ", ".join(file.name for file in files)
     parts = _parts(variables, names, image)
     reader = _Reader(variables, Path(photos).expanduser() if photos is not None else path.parent, names)
-    columns, labels, given = reader.assemble(parts)
-    others = sorted(_image_like(variables) - {names["image"] for _, names in parts if "image" in names})
+    columns, labels, split = reader.assemble(parts)
+    unused = sorted(_image_like(variables) - {names["image"] for _, names in parts if "image" in names})
     used = ", ".join(name for _, names in parts for name in names.values())
-    notes = [_summary(f"{names} ({used})", columns, labels, given), *reader.notes]
-    if others:
-        notes.append(f"Not used: {', '.join(others)} (choose with the option image).")
-    data = Dataset(columns, labels=labels, name=_name(path), notes=notes, parts=given)
-    return data.take(_without_repeats(data)) if given is not None and len(parts) > 2 else data
+    notes = [_summary(f"{names} ({used})", columns, labels, split), *reader.notes]
+    if unused:
+        notes.append(f"Not used: {', '.join(unused)} (choose with the option image).")
+    data = Dataset(columns, labels=labels, name=_name(path), notes=notes, parts=split)
+    return data.take(_without_repeats(data)) if split is not None and len(parts) > 2 else data
 
 
 # -- which files, which variables -----------------------------------------------------------------------------------
@@ -84,15 +84,15 @@ def _choose(folder: Path) -> Path:
 
 
 def _siblings(path: Path) -> list[Path]:
-    beside = sorted(path.parent.glob("*.mat"))
+    files = sorted(path.parent.glob("*.mat"))
     for together in _TOGETHER:
         if path.stem.lower() in together:
-            return [file for file in beside if file.stem.lower() in together]
+            return [file for file in files if file.stem.lower() in together]
     named = _SPLIT_FILE.fullmatch(path.stem)
     if named is None:
         return [path]
     return [
-        file for file in beside if (other := _SPLIT_FILE.fullmatch(file.stem)) and other["name"] == named["name"]
+        file for file in files if (match := _SPLIT_FILE.fullmatch(file.stem)) and match["name"] == named["name"]
     ] or [path]
 
 
@@ -131,10 +131,10 @@ def _first(names: Sequence[str], have: set[str]) -> str | None:
     return next((name for name in names if name in have), None)
 
 
-def _pick(usual: str, known: tuple[str, ...], given: str | None) -> str:
-    if given is not None and given not in known:
-        raise ParameterError(f"image must be one of {', '.join(known)}, not {given!r}.")
-    return given or usual
+def _pick(default: str, choices: tuple[str, ...], image: str | None) -> str:
+    if image is not None and image not in choices:
+        raise ParameterError(f"image must be one of {', '.join(choices)}, not {image!r}.")
+    return image or default
 
 
 def _image_like(variables: Mapping[str, Variable]) -> set[str]:
@@ -154,7 +154,7 @@ class _Reader:
         self.notes: list[str] = []
 
     def assemble(self, parts: Sequence[Part]) -> tuple[dict[str, Column], NDArray[Any], list[str] | None]:
-        """Columns, labels and the split, with the parts one after the other."""
+        """Columns, labels and the split of all parts, concatenated."""
         read = [self._part(names) for _, names in parts]
         columns: dict[str, Column] = {}
         for role in ("image", "text"):
@@ -167,8 +167,8 @@ class _Reader:
             raise DataError(f"The parts of {self.files} have different labels: {shapes}.")
         if len(parts) == 1:
             return columns, labels[0], None
-        given = [name for (name, _), part in zip(parts, labels, strict=True) for _ in range(len(part))]
-        return columns, np.concatenate(labels), given
+        split = [name for (name, _), part in zip(parts, labels, strict=True) for _ in range(len(part))]
+        return columns, np.concatenate(labels), split
 
     def _part(self, names: Mapping[str, str]) -> dict[str, Any]:
         """The values of one part of the data by role: image, text and labels."""
@@ -281,8 +281,8 @@ def _without_repeats(data: Dataset) -> list[int]:
     return [row for row, part in enumerate(data.parts) if part != "database" or content(row) not in trained]
 
 
-def _summary(files: str, columns: Mapping[str, Column], labels: NDArray[Any], given: list[str] | None) -> str:
-    if given is not None:
-        queries = given.count("query")
-        return f"{files}: {queries:,} queries, {len(given) - queries:,} others, as given."
+def _summary(files: str, columns: Mapping[str, Column], labels: NDArray[Any], split: list[str] | None) -> str:
+    if split is not None:
+        queries = split.count("query")
+        return f"{files}: {queries:,} queries, {len(split) - queries:,} others, as given."
     return f"Read {files}: {len(labels):,} items, {', '.join(columns)}."

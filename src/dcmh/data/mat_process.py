@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.util.formats import read_npy, read_object, reason
+from dcmh.util.subprocesses import command, environment
 
 SECONDS = 60.0  # for the start of the process and a small file
-BYTES_PER_SECOND = 1 << 20  # of the file: the slowest that is waited for
-_LISTED = "variables.json"
+BYTES_PER_SECOND = 1 << 20  # added to that for a large file: the slowest rate that is waited for
+_LISTING = "variables.json"
 
 
 def load(file: Path) -> dict[str, Any]:
@@ -38,22 +39,21 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def _run(file: Path, folder: Path) -> dict[str, Any]:
-    """What the process says: the variables that it has written, or why it cannot read the file."""
-    paths = [str(Path(__file__).parents[2]), *(path for path in sys.path if isinstance(path, str) and path)]
+    """The answer of the process: the variables that it has written, or why it cannot read the file."""
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-c", "from dcmh.data.mat_process import main; main()", str(file), str(folder)],
+            command("from dcmh.data.mat_process import main; main()", str(file), str(folder)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"},
+            env=environment(),
             timeout=SECONDS + os.path.getsize(file) / BYTES_PER_SECOND,
         )
     except subprocess.TimeoutExpired:
         raise ValueError("reading it took too long") from None
-    if ended.returncode or not (folder / _LISTED).is_file():
+    if ended.returncode or not (folder / _LISTING).is_file():
         raise ValueError(f"the process that read it ended with status {ended.returncode}")
-    return read_object(folder / _LISTED)
+    return read_object(folder / _LISTING)
 
 
 def _value(folder: Path, kind: str, value: Any) -> Any:
@@ -74,9 +74,9 @@ def compact(values: NDArray[Any]) -> NDArray[Any]:
     if values.size == 0 or (values.min() >= 0 and values.max() < 256):
         if values.dtype == np.uint8:
             return values
-        whole = values.astype(np.uint8)
-        if (whole == values).all():
-            return whole
+        integers = values.astype(np.uint8)
+        if (integers == values).all():
+            return integers
     return values.astype(np.float32) if values.dtype != np.float32 else values
 
 
@@ -99,17 +99,16 @@ def main() -> None:
         record = {"missing": str(error)}
     except Exception as error:  # SciPy raises almost anything on damaged files
         record = {"error": reason(error)}
-    (folder / _LISTED).write_text(json.dumps(record), encoding="utf-8")
-    os._exit(0)  # what a damaged file has done to the memory is not tidied up
+    (folder / _LISTING).write_text(json.dumps(record), encoding="utf-8")
+    os._exit(0)  # skips cleaning up: a damaged file may have corrupted the memory
 
 
 def _write(file: Path, folder: Path) -> list[tuple[str, str, Any]]:
     from scipy.io import loadmat
 
     written: list[tuple[str, str, Any]] = []
-    for name, value in loadmat(
-        file, **({"spmatrix": False} if "spmatrix" in signature(loadmat).parameters else {})
-    ).items():
+    options = {"spmatrix": False} if "spmatrix" in signature(loadmat).parameters else {}
+    for name, value in loadmat(file, **options).items():
         if name.startswith("__"):
             continue
         if hasattr(value, "toarray"):

@@ -35,12 +35,12 @@ class Layout:
     """Which of NumPy's axes are the items, and which the height, width and colours."""
 
     item: int
-    turn: tuple[int, int, int]  # the axes of one picture as (height, width, colour)
+    axes: tuple[int, int, int]  # of one picture, as (height, width, colour)
 
     def size(self, shape: Sequence[int]) -> tuple[int, int]:
         """Height and width of pictures in an array of this shape."""
-        rest = [length for axis, length in enumerate(shape) if axis != self.item]
-        return rest[self.turn[0]], rest[self.turn[1]]
+        picture = [length for axis, length in enumerate(shape) if axis != self.item]
+        return picture[self.axes[0]], picture[self.axes[1]]
 
 
 def layout_of(shape: Sequence[int], *, hdf5: bool) -> Layout | None:
@@ -72,7 +72,7 @@ class PictureArray:
             values = self._source[key] if self.layout.item == 0 else self._source[..., key]
         except Exception as error:  # h5py raises almost anything on damaged files
             raise ImageError(f"damaged in {self.where} ({reason(error)})") from error
-        picture = values.transpose(self.layout.turn)
+        picture = values.transpose(self.layout.axes)
         if picture.dtype != np.uint8:
             picture = np.clip(np.rint(picture), 0, 255).astype(np.uint8)
         return np.ascontiguousarray(picture)
@@ -91,8 +91,8 @@ def read(file: Path) -> dict[str, Variable]:
             later = opened.read(8)
     except OSError as error:
         raise DataError(f"Cannot read {file}: {error.strerror}. Check the path and the file permissions.") from error
-    mark = b"\x89HDF\r\n\x1a\n"
-    return _read_hdf5(file) if mark in (start, later) else _read_old(file)
+    signature = b"\x89HDF\r\n\x1a\n"
+    return _read_hdf5(file) if signature in (start, later) else _read_old(file)
 
 
 # -- up to version 7.2 --------------------------------------------------------------------------------------------
@@ -187,15 +187,15 @@ class HDF5Variable:
             stored = file[self.name]  # (columns, rows) where MATLAB shows (rows, columns)
             if stored.ndim != 2:
                 return compact(np.asarray(stored).T)
-            whole: NDArray[Any] = np.zeros(self.shape, np.uint8)
+            matrix: NDArray[Any] = np.zeros(self.shape, np.uint8)
             step = max(1, _BLOCK // max(1, stored.shape[1] * stored.dtype.itemsize))
             step = -(-step // (stored.chunks or (1,))[0]) * (stored.chunks or (1,))[0]
             for start in range(0, stored.shape[0], step):
                 block = compact(stored[start : start + step])
-                if block.dtype != whole.dtype:
-                    whole = whole.astype(np.float32)
-                whole[:, start : start + step] = block.T
-            return whole
+                if block.dtype != matrix.dtype:
+                    matrix = matrix.astype(np.float32)
+                matrix[:, start : start + step] = block.T
+            return matrix
 
     def strings(self) -> list[str]:
         """See `OldVariable.strings`."""

@@ -16,15 +16,8 @@ from dcmh.data.columns import IMAGE_SUFFIXES, Images, Stored
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, ImageError, MissingExtra
 
-STATE = (
-    "ETag",
-    "etag",
-    "md5Hash",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "created",
-)  # of a file, in any of its versions
+# What distinguishes the versions of a file, under the names of several file systems; the first that is there counts.
+VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 
 
 def is_url(source: object) -> bool:
@@ -97,7 +90,7 @@ def load(url: str, *, keep_partial: bool = False) -> Dataset:
         )
     store = _RemotePictures(url)
     values = [
-        Stored(store, (name, about.get("size"), str(next((about[key] for key in STATE if key in about), ""))))
+        Stored(store, (name, about.get("size"), str(next((about[key] for key in VERSION_KEYS if key in about), ""))))
         for name, about in pictures
     ]
     name = PurePosixPath(url.rstrip("/")).name
@@ -108,9 +101,9 @@ def _listed(url: str) -> list[tuple[str, dict[str, Any]]]:
     """The files under an address with what is known about them, in the order of their paths."""
     with _explained(url):
         system, root = _file_system(url)
-        found = system.find(root, detail=True)
+        files = system.find(root, detail=True)
     prefix = f"{root.strip('/')}/"
-    return sorted((path.strip("/").removeprefix(prefix), about) for path, about in found.items())
+    return sorted((path.strip("/").removeprefix(prefix), about) for path, about in files.items())
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import DataError, ParameterError
+from dcmh.errors import DataError
 from dcmh.util.atomic import write_text
+from dcmh.util.checks import whole_number
 from dcmh.util.formats import check_format, check_types, read_object, readable
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class Split:
             check_types(record, query=list, train=list)
             query, train = ([str(name) for name in record[part]] for part in ("query", "train"))
         row_of = {name: row for row, name in enumerate(data.ids)}
-        left = [[name for name in part if name in row_of] for part in (query, train)]
+        present = [[name for name in names if name in row_of] for names in (query, train)]
         gone = [name for name in [*query, *train] if name not in row_of]
-        if gone and not (without_gone and all(left)):
+        if gone and not (without_gone and all(present)):
             raise DataError(
                 f"{len(set(gone)):,} items of the split {path} are not in the data, the first is {gone[0]!r}. "
                 f"Use the data that the split was made from, or make a new split."
@@ -86,10 +87,10 @@ class Split:
         notes: tuple[str, ...] = () if fingerprint == data.fingerprint() else (_CHANGED.format(path),)
         if gone:
             notes += (
-                f"{len(query) - len(left[0]):,} of its {len(query):,} queries and {len(train) - len(left[1]):,} of its "
+                f"{len(query) - len(present[0]):,} of its {len(query):,} queries and {len(train) - len(present[1]):,} of its "
                 f"{len(train):,} training items are gone from the data, and left out.",
             )
-        query_rows, train_rows = ([row_of[name] for name in part] for part in left)
+        query_rows, train_rows = ([row_of[name] for name in names] for names in present)
         return _split(data, query_rows, train_rows, seed, notes)
 
 
@@ -106,7 +107,7 @@ def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Spl
     modality can therefore be in the database and the training set, but not among the queries. For the same seed a
     smaller training set is part of a larger one.
     """
-    _check_count("queries", queries)
+    whole_number("queries", queries, 1)
     can_query = data.complete()
     if data.labels is not None:
         _check_dissimilar(data.labels)
@@ -116,18 +117,17 @@ def make_split(data: Dataset, queries: int, train: int | None, seed: int) -> Spl
             f"{queries:,} queries were requested, but only {can_query.sum():,} of {len(data):,} items can be one "
             f"(every modality{'' if data.labels is None else ', at least one label'}). Ask for fewer queries."
         )
-    left = len(data) - queries
     if train is not None:
-        _check_count("train", train)
-    if left < max(train or 1, 1):
+        whole_number("train", train, 1)
+    if len(data) - queries < (train or 1):
         raise DataError(
             f"{queries:,} queries and {train or 1:,} training items need {queries + (train or 1):,} items; "
             f"there are {len(data):,}. Ask for fewer."
         )
     generator = np.random.default_rng(seed)
     query_rows = generator.permutation(np.flatnonzero(can_query))[:queries]
-    rest = np.setdiff1d(np.arange(len(data)), query_rows)
-    train_rows = rest if train is None else generator.permutation(rest)[:train]
+    database_rows = np.setdiff1d(np.arange(len(data)), query_rows)
+    train_rows = database_rows if train is None else generator.permutation(database_rows)[:train]
     return _split(data, query_rows, train_rows, seed)
 
 
@@ -174,11 +174,6 @@ def _split(
         fingerprint=data.fingerprint(),
         notes=notes,
     )
-
-
-def _check_count(what: str, count: int) -> None:
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise ParameterError(f"{what} must be a whole number of at least 1, not {count!r}.")
 
 
 def _check_dissimilar(labels: NDArray[np.uint8]) -> None:

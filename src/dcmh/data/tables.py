@@ -12,16 +12,15 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dcmh.data.cells import VectorReader, are_numbers, kind_of, path_in, text_in
 from dcmh.data.columns import (
     HEIC_HINT,
     HEIC_SUFFIXES,
-    IMAGE_SUFFIXES,
     Column,
     Images,
     Kind,
@@ -34,8 +33,8 @@ from dcmh.data.frames import Frame
 from dcmh.data.labels import multi_hot
 from dcmh.data.values import is_picture
 from dcmh.errors import DataError, ParameterError
-from dcmh.util.formats import parse_json, read_npy
-from dcmh.util.text import as_scalar, sanitized
+from dcmh.util.formats import parse_json
+from dcmh.util.text import as_scalar
 
 SUFFIXES = (".jsonl", ".csv", ".tsv")
 PAIRS = tuple("pairs" + suffix for suffix in SUFFIXES)
@@ -128,13 +127,6 @@ def load_frame(
     root
         The folder that the paths in the table are relative to.
     """
-    return from_table(read_frame(frame, root, columns, modalities, name), keep_partial=keep_partial)
-
-
-def read_frame(
-    frame: Frame, root: Path | str, columns: tuple[str, str] | None, modalities: str | Sequence[str] | None, name: str
-) -> Table:
-    """The rows of a table of another library or format."""
     if modalities is None:
         usual = [next((field for field in words if field in frame.fields), None) for words in _USUAL]
         image, text = columns or usual
@@ -153,13 +145,13 @@ def read_frame(
         raise DataError(f"The {frame.name} has no rows. Give one row per item.")
     fields = [field for field in frame.fields if field != label]
     file = Path(root, frame.name)
-    table = _table(file, chain(head, records), chosen, _kinds(chosen, head), fields, given=modalities is not None)
+    table = _table(file, chain(head, records), chosen, _kinds(chosen, head), fields, is_chosen=modalities is not None)
     picture = table.picture or ""
     rows = [
         row if row.id or isinstance(row.cells.get(picture), str) else replace(row, id=str(row.line - 1))
         for row in table.rows
     ]
-    return replace(table, rows=rows, name=name)
+    return from_table(replace(table, rows=rows, name=name), keep_partial=keep_partial)
 
 
 def _numbered(records: Iterable[dict[str, Any]], label: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -187,13 +179,13 @@ def read(file: Path, *, columns: tuple[str, str] | None = None, modalities: str 
         chosen = [Modality("image", image, "image"), Modality("text", text, "text")]
     else:
         chosen = _choose(file.name, fields, modalities, columns)
-    everything = list(dict.fromkeys(name for _, record in records for name in record))
-    return _table(file, records, chosen, _kinds(chosen, records), everything, given=modalities is not None)
+    fields = list(dict.fromkeys(name for _, record in records for name in record))
+    return _table(file, records, chosen, _kinds(chosen, records), fields, is_chosen=modalities is not None)
 
 
 def _kinds(chosen: Sequence[Modality], records: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Kind]:
     return {
-        modality.name: modality.kind or _kind_of(record.get(modality.column) for _, record in records)
+        modality.name: modality.kind or kind_of(record.get(modality.column) for _, record in records)
         for modality in chosen
     }
 
@@ -205,12 +197,12 @@ def _table(
     kinds: dict[str, Kind],
     fields: Sequence[str],
     *,
-    given: bool,
+    is_chosen: bool,
 ) -> Table:
     used = {modality.column for modality in chosen}
     unused = [name for name in fields if name and name not in used and name not in _OTHER]
     rows = [_row(file.name, line, record, chosen, kinds, unused) for line, record in records]
-    table = Table(file, kinds, rows, tuple(unused), given)
+    table = Table(file, kinds, rows, tuple(unused), is_chosen)
     return replace(table, rows=_merge(rows, table.picture, kinds))
 
 
@@ -219,71 +211,66 @@ def from_table(table: Table, *, keep_partial: bool = False, unlisted: Sequence[s
 
     `unlisted` are pictures that the table does not list: items without anything else, if partial items are kept.
     """
-    _check_filled(table)
+    for name, kind in table.kinds.items():
+        if kind != "image" and all(row.cells[name] is None for row in table.rows):
+            what = "texts" if name == "text" else f"cells of {name!r}"
+            raise DataError(f"All {len(table.rows):,} {what} in {table.file.name} are empty. Is it the right column?")
     rows, skipped = _readable(table)
     notes = _notes(table, rows, keep_partial, skipped)
     blank = dict.fromkeys(table.kinds)
     rows += [Row({**blank, table.picture: picture}) for picture in unlisted if table.picture is not None]
-    kept = [row for row in rows if _is_kept(row, keep_partial)]
+    rows = [row for row in rows if _is_usable(row, keep_partial)]
     root = table.file.parent
-    if not kept:
+    if not rows:
         what = "every modality" if table.chosen else "both a picture and a text"
         first = skipped[0][0] if skipped else "none given"
         raise DataError(
             f"None of the {len(table.rows):,} rows of {table.file.name} has {what}. "
             f"Paths are relative to {root}; the first missing picture: {first}."
         )
-    labels, names = multi_hot([row.labels for row in kept])
+    labels, names = multi_hot([row.labels for row in rows])
     return Dataset(
-        {name: _column(table.file.name, name, kind, kept, root) for name, kind in table.kinds.items()},
+        {name: _column(table.file.name, name, kind, rows, root) for name, kind in table.kinds.items()},
         labels=labels if names else None,
         label_names=names or None,
-        ids=[row.id or row.cells.get(table.picture or "") or f"line {row.line}" for row in kept],
+        ids=[row.id or row.cells.get(table.picture or "") or f"line {row.line}" for row in rows],
         name=table.name or root.resolve().name,
         notes=notes,
         skipped=skipped,
-        parts=[row.part or "database" for row in kept] if any(row.part for row in kept) else None,
-        extra=[row.extra for row in kept] if any(row.extra for row in kept) else None,
+        parts=[row.part or "database" for row in rows] if any(row.part for row in rows) else None,
+        extra=[row.extra for row in rows] if any(row.extra for row in rows) else None,
     )
 
 
-def _is_kept(row: Row, keep_partial: bool) -> bool:
+def _is_usable(row: Row, keep_partial: bool) -> bool:
     """Whether a row has every modality, or any if partial items are kept."""
     return (any if keep_partial else all)(cell is not None for cell in row.cells.values())
-
-
-def _check_filled(table: Table) -> None:
-    for name, kind in table.kinds.items():
-        if kind != "image" and all(row.cells[name] is None for row in table.rows):
-            what = "texts" if name == "text" else f"cells of {name!r}"
-            raise DataError(f"All {len(table.rows):,} {what} in {table.file.name} are empty. Is it the right column?")
 
 
 def _readable(table: Table) -> tuple[list[Row], list[tuple[str, str]]]:
     """The rows whose files exist, with their vectors read; and the unusable files, with reasons."""
     root = table.file.parent
-    vectors = _VectorReader(root)
+    vectors = VectorReader(root)
     heic = can_read_heic()
     rows: list[Row] = []
     skipped: list[tuple[str, str]] = []
     for row in table.rows:
         values, before = row.cells, len(skipped)
         for name, cell in row.cells.items():
-            if table.kinds[name] == "image" and is_picture(cell):
+            kind = table.kinds[name]
+            if cell is None or kind == "text" or (kind == "image" and is_picture(cell)):
                 continue
-            if cell is not None and table.kinds[name] == "image" and not os.path.isfile(root / cell):
-                skipped.append((cell, "does not exist" if "\ufffd" not in cell else "does not exist, or is not UTF-8"))
-            elif (
-                cell is not None and table.kinds[name] == "image" and not heic and cell.lower().endswith(HEIC_SUFFIXES)
-            ):
-                skipped.append((cell, HEIC_HINT))
-            elif cell is not None and table.kinds[name] == "vector":
+            if kind == "vector":
                 try:
                     vector = vectors(cell)
                     if vector is not cell:
                         values = {**values, name: vector}
                 except DataError as error:
-                    skipped.append((_text_in(cell) or "", str(error)))
+                    skipped.append((text_in(cell) or "", str(error)))
+            elif not os.path.isfile(root / cell):
+                skipped.append((cell, "does not exist" if "\ufffd" not in cell else "does not exist, or is not UTF-8"))
+            elif not heic and cell.lower().endswith(HEIC_SUFFIXES):
+                skipped.append((cell, HEIC_HINT))
         if len(skipped) == before:
             rows.append(row if values is row.cells else replace(row, cells=values))
     return rows, skipped
@@ -321,7 +308,7 @@ def _column(file: str, name: str, kind: Kind, rows: Sequence[Row], root: Path) -
 
 def _notes(table: Table, readable: Sequence[Row], keep_partial: bool, skipped: Sequence[tuple[str, str]]) -> list[str]:
     total, name = len(table.rows), table.file.name
-    lost = sum(not _is_kept(row, keep_partial) for row in readable)
+    lost = sum(not _is_usable(row, keep_partial) for row in readable)
     if table.chosen:
         counts = [
             f"{modality} ({kind}s) for {sum(row.cells[modality] is not None for row in readable):,}"
@@ -340,9 +327,9 @@ def _notes(table: Table, readable: Sequence[Row], keep_partial: bool, skipped: S
             f"Skipped {len(skipped):,} of {total:,} {why}: {skipped[0][0]}{', …' if len(skipped) > 1 else ''}."
         )
     if table.unused and not table.chosen:
-        everything = ",".join([*table.kinds, *table.unused])
+        names = ",".join([*table.kinds, *table.unused])
         notes.append(
-            f"Further columns, for filters (--where): {', '.join(table.unused)}. To learn from them: --modalities {everything}"
+            f"Further columns, for filters (--where): {', '.join(table.unused)}. To learn from them: --modalities {names}"
         )
     return notes
 
@@ -405,10 +392,8 @@ def _choose(
         if match is None:
             raise ParameterError(f"--modalities {word!r}: expected the name of a column, such as title, or tags:text.")
         modality = match["name"].strip()
-        other = dict(zip(("image", "text"), columns, strict=True)).get(modality) if columns else None
-        if other is None and modality == "image" and "image" not in fields:
-            other = "file"
-        column = other or modality
+        usual = "file" if modality == "image" and "image" not in fields else modality
+        column = (dict(zip(("image", "text"), columns, strict=True)).get(modality) if columns else None) or usual
         if column in fields and column not in _OTHER:
             chosen.append(Modality(modality, column, match["kind"]))  # type: ignore[arg-type]
         elif not match["optional"]:
@@ -442,7 +427,7 @@ def _row(
     kinds: dict[str, Kind],
     unused: Sequence[str],
 ) -> Row:
-    part = _text_in(record.get("split"))
+    part = text_in(record.get("split"))
     if part is not None and part not in PARTS:
         raise DataError(f"{name} line {line}: split is '{part}'; expected {', '.join(PARTS)}, or nothing.")
     labels = record.get("labels") or ()
@@ -450,21 +435,15 @@ def _row(
         labels = labels.split(";")
     elif not isinstance(labels, list | tuple):
         raise DataError(f"{name} line {line}: labels must be a list or separated by ';', not {labels!r}.")
+    scalars = {column: as_scalar(record.get(column)) for column in unused if not are_numbers(record.get(column))}
     return Row(
-        cells={each.name: _cell(record.get(each.column), kinds[each.name]) for each in modalities},
-        labels=tuple(dict.fromkeys(text for label in labels if (text := _text_in(label)))),
-        id=_text_in(record.get("id")),
+        cells={modality.name: _cell(record.get(modality.column), kinds[modality.name]) for modality in modalities},
+        labels=tuple(dict.fromkeys(text for label in labels if (text := text_in(label)))),
+        id=text_in(record.get("id")),
         part=part,
         line=line,
-        extra=_extra(record, unused),
+        extra={column: value for column, value in scalars.items() if value is not None},
     )
-
-
-def _extra(record: dict[str, Any], columns: Sequence[str]) -> dict[str, str | int | float]:
-    """The cells of some columns, without blank ones and vectors."""
-    cells = {column: record.get(column) for column in columns}
-    values = {column: as_scalar(cell) for column, cell in cells.items() if not _are_numbers(cell)}
-    return {column: value for column, value in values.items() if value is not None}
 
 
 def _cell(value: Any, kind: Kind) -> Any:
@@ -472,8 +451,8 @@ def _cell(value: Any, kind: Kind) -> Any:
     if is_picture(value) or (kind == "vector" and isinstance(value, np.ndarray)):
         return value
     if kind == "vector":
-        return value if _text_in(value) is not None else None
-    return _path_in(value) if kind == "image" else _text_in(value)
+        return value if text_in(value) is not None else None
+    return path_in(value) if kind == "image" else text_in(value)
 
 
 def _merge(rows: list[Row], picture: str | None, kinds: dict[str, Kind]) -> list[Row]:
@@ -486,101 +465,11 @@ def _merge(rows: list[Row], picture: str | None, kinds: dict[str, Kind]) -> list
         if first is None:
             merged[key] = row
             continue
-        both = {}
+        cells = {}
         for name, kind in kinds.items():
-            given = [cell for cell in (first.cells[name], row.cells[name]) if cell is not None]
-            both[name] = "\n".join(given) if kind == "text" and given else given[0] if given else None
+            values = [cell for cell in (first.cells[name], row.cells[name]) if cell is not None]
+            cells[name] = "\n".join(values) if kind == "text" and values else values[0] if values else None
         labels = tuple(dict.fromkeys(first.labels + row.labels))
         extra = {**row.extra, **first.extra}
-        merged[key] = replace(first, cells=both, labels=labels, part=first.part or row.part, extra=extra)
+        merged[key] = replace(first, cells=cells, labels=labels, part=first.part or row.part, extra=extra)
     return list(merged.values())
-
-
-# -- cells ------------------------------------------------------------------------------------------------------
-
-
-def _kind_of(cells: Iterable[Any]) -> Kind:
-    """What a column holds, judged by its first cell that is not blank: a vector or .npy file, an image file, or text."""
-    first = next((cell for cell in cells if _is_filled(cell)), None)
-    if is_picture(first):
-        return "image"
-    if _are_numbers(first):
-        return "vector"
-    text = str(first)
-    if text.partition("#")[0].lower().endswith(".npy") or _numbers_in(text) is not None:
-        return "vector"
-    return "image" if text.lower().endswith(IMAGE_SUFFIXES) else "text"
-
-
-def _is_filled(cell: Any) -> bool:
-    return isinstance(cell, np.ndarray) or is_picture(cell) or _text_in(cell) is not None
-
-
-def _text_in(cell: Any) -> str | None:
-    """The cell as a stripped string; None for a blank cell. A list of tags becomes one string."""
-    if isinstance(cell, list):
-        cell = " ".join(str(tag) for tag in cell if tag is not None)
-    return None if cell is None else sanitized(str(cell)).strip() or None
-
-
-def _path_in(cell: Any) -> str | None:
-    """The cell as a normalized path: ./a.jpg is a.jpg."""
-    text = _text_in(cell)
-    return text and PurePosixPath(text).as_posix()
-
-
-class _VectorReader:
-    """Cells to vectors: [0.1, 0.2], the file one.npy with one vector, or row 17 of a matrix, all.npy#17."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._matrices: dict[str, NDArray[Any]] = {}
-
-    def __call__(self, cell: Any) -> NDArray[np.float32] | None:
-        """The vector, or None for a blank cell. If it cannot be read, a DataError gives the reason in a few words."""
-        if not isinstance(cell, np.ndarray):
-            text = _text_in(cell)
-            if text is None:
-                return None
-            numbers = cell if _are_numbers(cell) else _numbers_in(text)
-            cell = np.asarray(numbers) if numbers is not None else self._from_file(text)
-        values: NDArray[Any] = cell
-        if values.ndim != 1 or values.dtype.kind not in "fiub" or not values.size:
-            raise DataError(f"not a vector of numbers but shape {values.shape}, {values.dtype}")
-        if not np.isfinite(values).all():
-            raise DataError("holds NaN or infinity")
-        return values.astype(np.float32, copy=False)
-
-    def _from_file(self, text: str) -> NDArray[Any]:
-        name, mark, row = text.partition("#")
-        if name not in self._matrices:
-            try:
-                matrix = read_npy(self.root / name, mmap="r")
-            except FileNotFoundError:
-                raise DataError("does not exist") from None
-            except (OSError, ValueError) as error:
-                raise DataError("is neither a .npy file nor a list of numbers") from error
-            if not mark:
-                return np.asarray(matrix).reshape(-1) if matrix.ndim == 2 and len(matrix) == 1 else np.asarray(matrix)
-            self._matrices[name] = matrix
-        matrix = self._matrices[name]
-        if not row.isdecimal() or matrix.ndim != 2 or int(row) >= len(matrix):
-            raise DataError(f"has no such row: {name} has shape {matrix.shape}")
-        return np.asarray(matrix[int(row)])
-
-
-def _are_numbers(cell: Any) -> bool:
-    if isinstance(cell, np.ndarray):
-        return cell.ndim == 1 and cell.dtype.kind in "fiub"
-    return isinstance(cell, list) and bool(cell) and all(isinstance(x, int | float) for x in cell)
-
-
-def _numbers_in(text: str) -> list[float] | None:
-    """The numbers of a cell such as [0.1, 0.2]; None if it is not such a list."""
-    if not (text.startswith("[") and text.endswith("]")):
-        return None
-    try:
-        values = parse_json(text)
-    except ValueError:
-        return None
-    return values if _are_numbers(values) else None

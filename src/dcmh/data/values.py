@@ -1,6 +1,6 @@
 """Columns from the values of other libraries: lists, NumPy, torch, pandas, polars, Arrow, PIL.
 
-None of these libraries is imported: what an object offers decides how it is read.
+None of these libraries is imported: objects are recognised by their methods.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InMemory:
 
 
 def plain(values: Any) -> Any:
-    """Values of another library as a NumPy array or a list: of torch, pandas, polars, Arrow or SciPy, by what they offer."""
+    """Values of torch, pandas, polars, Arrow or SciPy as a NumPy array or a list."""
     if isinstance(values, np.ndarray | list | tuple | str | bytes | Path):
         return values
     if hasattr(values, "detach"):  # torch
@@ -85,15 +85,15 @@ def as_picture(value: Any) -> Any:
 
 
 def is_picture(value: Any) -> bool:
-    """Whether a value is a picture for certain: decoded, or the bytes of a file."""
+    """Whether a value is certainly a picture: decoded, or the bytes of a file."""
     decoded = isinstance(value, np.ndarray) and value.ndim == 3
     return decoded or isinstance(value, Stored | Path | bytes) or is_pil_image(value)
 
 
 def are_picture_files(values: Sequence[Any]) -> bool:
     """Whether strings are paths of pictures: each exists as a file, or ends like the name of one."""
-    given = [value for value in values if not is_missing(value)]
-    return bool(given) and all(value.lower().endswith(IMAGE_SUFFIXES) or os.path.isfile(value) for value in given)
+    paths = [value for value in values if not is_missing(value)]
+    return bool(paths) and all(path.lower().endswith(IMAGE_SUFFIXES) or os.path.isfile(path) for path in paths)
 
 
 def as_column(values: Any, kind: Kind | None = None) -> Column:
@@ -113,7 +113,7 @@ def as_column(values: Any, kind: Kind | None = None) -> Column:
         kind, single = "image", values.ndim == 3
     if not single and not isinstance(values, Iterable):
         raise DataError(
-            f"Values of type {type(values).__name__} are no items.", hint="Give a list, one value per item."
+            f"Values of type {type(values).__name__} are not items.", hint="Give a list, one value per item."
         )
     rows = [values] if single else list(values)
     if kind is None:
@@ -126,12 +126,12 @@ def as_column(values: Any, kind: Kind | None = None) -> Column:
 
 
 def _kind_of(rows: Sequence[Any]) -> Kind:
-    given = [value for value in rows if not is_missing(value)]
-    if all(isinstance(value, str) for value in given):
-        return "image" if are_picture_files(given) else "text"
-    if all(isinstance(value, str) or is_picture(as_picture(value)) for value in given):
+    values = [value for value in rows if not is_missing(value)]
+    if all(isinstance(value, str) for value in values):
+        return "image" if are_picture_files(values) else "text"
+    if all(isinstance(value, str) or is_picture(as_picture(value)) for value in values):
         return "image"
-    if isinstance(first := plain(given[0]), list | tuple | np.ndarray | int | float):
+    if isinstance(first := plain(values[0]), list | tuple | np.ndarray | int | float):
         return "vector"
     raise DataError(
         f"Values of type {type(first).__name__} are neither vectors of numbers, strings nor pictures.",

@@ -1,7 +1,7 @@
 """Evaluation of a model on a split: every modality as query against every other one as database, and against joint codes.
 
-Relevance is defined by labels; or, without labels, by the pairing: the one relevant item of a query is the query's own in the
-other modality.
+Relevance is defined by labels; or, without labels, by the pairing: the only relevant item of a query is its own in the other
+modality.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dcmh.evaluation.metrics import (
     stable_average_precision,
 )
 from dcmh.evaluation.metrics.packed import paired_counts, paired_ranks, paired_stable
-from dcmh.evaluation.metrics.ties import check_k
 from dcmh.evaluation.report import AtRank, DirectionReport, Relevance, Report
+from dcmh.util.checks import whole_number
 
 KS = (1, 5, 10, 50, 100)  # ranks of precision_at and recall_at
 MAP_KS = (50, 5000)  # as papers print it
 NDCG_KS = (10, 100, 1000)
-OWN_KS = (1, 5, 10)
+OWN_KS = (1, 5, 10)  # ranks of own_recall_at
 
 
 class Model(Protocol):
@@ -60,8 +60,8 @@ class Side:
     """Packed codes, (n, bytes), of the queries or of the database in one modality, and what defines relevance.
 
     `labels`, (n, labels): items that share a label are relevant. `items`, (n,), if relevance is by pairing: the query item
-    that each code is of, -1 for a code that is of none. `rows`, (n,): the row of each item among the queries or in the
-    database, -1 for a query in the database.
+    that each code belongs to, -1 for none. `rows`, (n,): the row of each item among the queries or in the database, -1 for a
+    query in the database.
     """
 
     packed: NDArray[np.uint8]
@@ -72,9 +72,9 @@ class Side:
     def within(self, rows: NDArray[np.intp]) -> Side:
         """Only these rows of the database, and the queries in it."""
         assert self.rows is not None
-        kept = np.flatnonzero((self.rows < 0) | np.isin(self.rows, rows))
+        within = np.flatnonzero((self.rows < 0) | np.isin(self.rows, rows))
         values = (self.packed, self.labels, self.items, self.rows)
-        return Side(*(None if value is None else value[kept] for value in values))  # type: ignore[arg-type]
+        return Side(*(None if value is None else value[within] for value in values))  # type: ignore[arg-type]
 
 
 def evaluate(
@@ -88,7 +88,7 @@ def evaluate(
 ) -> Report:
     """Evaluate a model on a split's queries and database, in every direction between its modalities.
 
-    The items of the database that were not trained on are also measured apart, if there are any besides trained ones. Queries
+    The items of the database that were not trained on are also measured on their own, unless all or none of them were. Queries
     that are in the training set or in the database are an error.
 
     Parameters
@@ -112,7 +112,7 @@ def evaluate(
     trained = split.train.ids if trained is None else trained
     _check(model, split, relevance, trained)
     if k is not None:
-        check_k(k)
+        whole_number("k", k, 1)
     query, database = encode_sides(model, split.query, split.database, relevance)
     if joint and relevance == "labels":
         database[JOINT] = _by_labels(model, split.database, model.modalities, "database")
@@ -122,10 +122,10 @@ def evaluate(
     report = replace(report, train=len(trained), seen=seen)
     if not seen or not len(unseen):
         return report
-    others = {name: side.within(unseen) for name, side in database.items()}
-    others = {name: side for name, side in others.items() if len(side.packed)}
-    apart = _report(model, split.query, split.database.take(unseen), query, others, k)
-    return replace(report, unseen=replace(apart, train=len(trained), seen=0))
+    unseen_sides = {name: side.within(unseen) for name, side in database.items()}
+    unseen_sides = {name: side for name, side in unseen_sides.items() if len(side.packed)}
+    unseen_report = _report(model, split.query, split.database.take(unseen), query, unseen_sides, k)
+    return replace(report, unseen=replace(unseen_report, train=len(trained), seen=0))
 
 
 def _report(
@@ -191,15 +191,14 @@ def encode_sides(
             )
     queries, pools = {}, {}
     for name, items in rows.items():
-        others = np.flatnonzero(database.observed(name))
+        stored = np.flatnonzero(database.observed(name))
         own = _packed(model, query, [name], items)
-        packed = [_packed(model, database, [name], others), own] if len(others) else [own]
+        packed = [_packed(model, database, [name], stored), own] if len(stored) else [own]
         queries[name] = Side(own, items=items, rows=items)
-        none = np.full(len(others), -1, np.intp)
         pools[name] = Side(
             np.concatenate(packed),
-            items=np.concatenate([none, items]),
-            rows=np.concatenate([others, np.full(len(items), -1, np.intp)]),
+            items=np.concatenate([np.full(len(stored), -1, np.intp), items]),
+            rows=np.concatenate([stored, np.full(len(items), -1, np.intp)]),
         )
     return queries, pools
 
@@ -221,10 +220,10 @@ def _check(model: Model, split: Split, relevance: Relevance, trained: Collection
             )
     queries = set(split.query.ids)
     for ids, what in ((trained, "were trained on"), (split.database.ids, "are in the database as well")):
-        both = sorted(queries.intersection(ids))
-        if both:
+        shared = sorted(queries.intersection(ids))
+        if shared:
             raise DataError(
-                f"{len(both):,} of {len(queries):,} queries {what}, {both[0]!r} for one, so the result is meaningless. "
+                f"{len(shared):,} of {len(queries):,} queries {what}, such as {shared[0]!r}, so the result is meaningless. "
                 "Take a split whose queries are held out, such as Dataset.split gives."
             )
 
@@ -272,25 +271,25 @@ def _pairing(query: Side, database: Side) -> tuple[NDArray[np.uint8], NDArray[np
 def _measure(query: Side, database: Side, own: Side | None, bits: int, k: int | None) -> DirectionReport:
     """All measures of one direction; `own` is the queries in the modality of the database, if they have it."""
     counts = _rank(query, database, bits)
-    each = {ties: _average_precision(query, database, counts, bits, ties, k) for ties in TIES}
-    bounds = prediction_interval(np.stack(list(each.values()), axis=1)).T
+    precision = {ties: _average_precision(query, database, counts, bits, ties, k) for ties in TIES}
+    bounds = prediction_interval(np.stack(list(precision.values()), axis=1)).T
     map_at: AtRank = {}
     for rank in MAP_KS if k is None else ():
-        enough = rank >= counts.database  # the whole ranking
+        is_whole = rank >= counts.database  # the whole ranking
         map_at[rank] = {
-            ties: _mean(each[ties] if enough else _average_precision(query, database, counts, bits, ties, rank))
+            ties: _mean(precision[ties] if is_whole else _average_precision(query, database, counts, bits, ties, rank))
             for ties in TIES
         }
     ndcg_at: AtRank = {}
     if query.labels is not None and database.labels is not None:
-        found = rank_ndcg(query.packed, database.packed, query.labels, database.labels, bits, NDCG_KS)
-        ndcg_at = {rank: {ties: _mean(found[ties][:, at]) for ties in TIES} for at, rank in enumerate(NDCG_KS)}
+        ndcg = rank_ndcg(query.packed, database.packed, query.labels, database.labels, bits, NDCG_KS)
+        ndcg_at = {rank: {ties: _mean(ndcg[ties][:, i]) for ties in TIES} for i, rank in enumerate(NDCG_KS)}
     return DirectionReport(
         queries=counts.queries,
         database=counts.database,
         chance=counts.chance,
         without_relevant=counts.without_relevant,
-        map={ties: _mean(values) for ties, values in each.items()},
+        map={ties: _mean(values) for ties, values in precision.items()},
         precision_at=dict(zip(KS, counts.precision_at(KS).tolist(), strict=True)),
         recall_at=dict(zip(KS, counts.recall_at(KS).tolist(), strict=True)),
         lookup=counts.lookup(),
@@ -325,8 +324,8 @@ def _own_recall(query: Side, database: Side, own: Side | None, bits: int) -> AtR
         known = np.isin(query.rows, own.rows)
         if not known.any():
             return {}
-        wanted = len(database.packed) + np.searchsorted(own.rows, query.rows[known])
-        pairing = query.packed[known], np.concatenate([database.packed, own.packed]), wanted
+        position = len(database.packed) + np.searchsorted(own.rows, query.rows[known])
+        pairing = query.packed[known], np.concatenate([database.packed, own.packed]), position
     counts, ranks = paired_counts(*pairing, bits), paired_ranks(*pairing)
     return {
         k: {

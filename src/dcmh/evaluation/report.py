@@ -19,9 +19,10 @@ Relevance = Literal["labels", "pairing"]
 Interval = tuple[float, float]
 AtRank = dict[int, dict[Ties, float]]  # a measure over the first k ranks, by k and rule for ties
 
-FEW_QUERIES, FEW_RELEVANT, FEW_LABELS, FEW_UNSEEN = 50, 5, 5, 50  # fewer than these are pointed out
-WIDE = 0.2  # an interval wider than this is pointed out
-LIKELY = 0.5  # a chance level above this is pointed out
+# Beyond these limits a caution is given.
+MIN_QUERIES, MIN_RELEVANT, MIN_LABELS, MIN_UNSEEN = 50, 5, 5, 50
+MAX_INTERVAL = 0.2  # the width
+MAX_CHANCE = 0.5
 _COUNTS = ("queries", "database", "without_relevant")
 _RECORDED = ("bits", "queries", "database", "train", "chance", "without_relevant", "k", "relevance", "seen", "labels")
 
@@ -161,9 +162,9 @@ class Report:
 
     def cautions(self) -> list[str]:
         """Why these numbers may mean little: too few queries, labels or relevant items, or labels that most items share."""
-        found = []
+        cautions = []
         widest = max(self.directions.items(), key=lambda pair: _width(pair[1]), default=None)
-        if widest is not None and (_width(widest[1]) > WIDE or widest[1].queries < FEW_QUERIES):
+        if widest is not None and (_width(widest[1]) > MAX_INTERVAL or widest[1].queries < MIN_QUERIES):
             name, direction = widest
             low, high = direction.interval.get("stable", (math.nan, math.nan))
             bounds = (
@@ -171,26 +172,28 @@ class Report:
                 if math.isnan(low)
                 else f": with others, MAP {arrow(name)} may lie anywhere from {low:.2f} to {high:.2f}"
             )
-            found.append(f"{_number_of(direction.queries, 'query', 'queries')} cannot tell much{bounds}.")
+            cautions.append(f"{_number_of(direction.queries, 'query', 'queries')} cannot tell much{bounds}.")
         if self.relevance == "labels":
-            found += self._about_labels()
-        if self.unseen is not None and self.unseen.database < FEW_UNSEEN:
+            cautions += self._about_labels()
+        if self.unseen is not None and self.unseen.database < MIN_UNSEEN:
             items = _number_of(self.unseen.database, "item was", "items were")
-            found.append(f"Only {items} not trained on, too few to say how new items are found.")
-        return found
+            cautions.append(f"Only {items} not trained on, too few to say how new items are found.")
+        return cautions
 
     def _about_labels(self) -> list[str]:
-        found = []
-        if self.labels is not None and self.labels < FEW_LABELS:
-            found.append(
+        cautions = []
+        if self.labels is not None and self.labels < MIN_LABELS:
+            cautions.append(
                 f"The queries have only {_number_of(self.labels, 'label', 'labels')}, so finding the right ones is easy."
             )
-        if self.chance > LIKELY:
-            found.append(f"Most items share a label: a random order has a MAP of about {self.chance:.2f}.")
+        if self.chance > MAX_CHANCE:
+            cautions.append(f"Most items share a label: a random order has a MAP of about {self.chance:.2f}.")
         relevant = self.chance * self.database
-        if 0 < relevant < FEW_RELEVANT:
-            found.append(f"A query has {relevant:.1f} relevant items on average, so that single items decide its MAP.")
-        return found
+        if 0 < relevant < MIN_RELEVANT:
+            cautions.append(
+                f"A query has {relevant:.1f} relevant items on average, so that single items decide its MAP."
+            )
+        return cautions
 
     def rows(self) -> Iterator[tuple[str, str, DirectionReport]]:
         """Each direction as "image → text", what is searched, and the measures: of the whole database, and of unseen items."""

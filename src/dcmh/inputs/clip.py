@@ -18,11 +18,11 @@ from dcmh.util.checksums import sha256_of
 
 Vectors = NDArray[np.float32]
 
-READ = (".safetensors", ".json", ".txt", ".model")  # files that decide what the encoder gives
+HASHED = (".safetensors", ".json", ".txt", ".model")  # files that determine the vectors
 
 
 class TransformersEncoder:
-    """A folder that `save_pretrained` wrote: weights in safetensors, tokenizer and preprocessing. Never the network."""
+    """A folder that `save_pretrained` wrote: weights in safetensors, tokenizer and preprocessing. Downloads nothing."""
 
     batch = 1  # padding to the longest text of a batch, and other sums, would make a vector depend on its batch
 
@@ -58,7 +58,7 @@ class TransformersEncoder:
         # A text tower without a mask sees the padding: it learned with texts of one length.
         self._padding: bool | str = False if "attention_mask" in self._tokenizer.model_input_names else "max_length"
         self.name, self.version = name, f"transformers {transformers.__version__}"
-        self.sha256 = sha256_of(file for file in folder.iterdir() if file.suffix in READ)
+        self.sha256 = sha256_of(file for file in folder.iterdir() if file.suffix in HASHED)
         self.width = self.encode_texts(["width"]).shape[1]
 
     def to(self, device: Any) -> None:
@@ -71,10 +71,10 @@ class TransformersEncoder:
 
     def _one(self, text: str) -> Vectors:
         with self._lock:
-            given = self._tokenizer(
+            tokens = self._tokenizer(
                 [text], padding=self._padding, truncation=True, max_length=self._longest, return_tensors="pt"
             )
-        return self._run(self._model.get_text_features, **given)
+        return self._run(self._model.get_text_features, **tokens)
 
     def encode_images(self, pixels: NDArray[np.uint8]) -> Vectors:
         """Unit vectors (n, width) of framed pictures (n, size, size, 3)."""
@@ -82,11 +82,11 @@ class TransformersEncoder:
 
         return self._run(self._model.get_image_features, pixel_values=torch.from_numpy(self.preprocessing(pixels)))
 
-    def _run(self, tower: Any, **given: Any) -> Vectors:
+    def _run(self, tower: Any, **inputs: Any) -> Vectors:
         import torch
 
         with torch.inference_mode():
-            outputs = tower(**{key: value.to(self._model.device) for key, value in given.items()})
+            outputs = tower(**{key: value.to(self._model.device) for key, value in inputs.items()})
         outputs = getattr(outputs, "pooler_output", outputs)  # a tensor before transformers 5
         return unit(outputs.float().cpu().numpy())
 
@@ -97,7 +97,7 @@ class TransformersEncoder:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The library shows progress bars and advice while it loads."""
+    """Hides the progress bars and advice that the library shows while it loads."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

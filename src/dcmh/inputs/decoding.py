@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 OnError = Callable[[int, str], None]  # row, reason
 
 BATCH = 32
-THREADS = 8  # maximum
-AHEAD = 2  # batches that threads decode in advance
+MAX_THREADS = 8
+BATCHES_AHEAD = 2  # that threads decode in advance
 
-PROCESSES = 8  # maximum
-CORES = 4  # minimum for processes
-FILES = 2000  # minimum for processes: threads decode that many in a second, and processes take a few tenths to start
+MAX_PROCESSES = 8
+MIN_CORES = 4  # for processes
+MIN_FILES = 2000  # for processes: threads decode that many in a second, and processes take a few tenths to start
 
 log = logging.getLogger(__name__)
 
@@ -87,17 +87,17 @@ def cores() -> int:
 class Decoder:
     """Decodes pictures in the background; results are best taken in the order of submission.
 
-    Threads decode the first FILES pictures, then processes, if there are enough cores; processes from the start, if that
+    Threads decode the first MIN_FILES pictures, then processes, if there are enough cores; processes from the start, if that
     many are `expected`. What a process cannot decode is tried again in this process, where Pillow may be configured
     differently and where the reason is needed. If processes cannot be started, or one ends, threads decode the rest.
     """
 
     def __init__(self, size: int | Framing = PICTURE_SIZE, *, expected: int = 0) -> None:
         self.framing = Framing.of(size)
-        self._threads = ThreadPoolExecutor(min(THREADS, cores()), "dcmh-decode")
+        self._threads = ThreadPoolExecutor(min(MAX_THREADS, cores()), "dcmh-decode")
         share = cores() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))  # of torchrun, and of dcmh.search.pools
-        self._count = max(1, min(PROCESSES, share))
-        self._may_start = share >= CORES and decoding_workers.can_work()
+        self._count = max(1, min(MAX_PROCESSES, share))
+        self._may_start = share >= MIN_CORES and decoding_workers.can_work()
         self._failed = False
         self._expected, self._seen = expected, 0
         self._pool: WorkerPool | None = None
@@ -112,26 +112,26 @@ class Decoder:
 
     def ahead(self, batch: int) -> int:
         """How many batches to submit in advance, so that no worker is idle."""
-        return AHEAD if self._pool is None else max(AHEAD, self._count * SLOTS * CHUNK // batch)
+        return BATCHES_AHEAD if self._pool is None else max(BATCHES_AHEAD, self._count * SLOTS * CHUNK // batch)
 
     def submit(self, column: Images, rows: Sequence[int]) -> PendingBatch:
         """Start to decode the pictures of these rows."""
         out = np.empty((len(rows), self.framing.size, self.framing.size, 3), np.uint8)
         with self._lock:
             self._seen += len(rows)
-            many = max(self._expected, self._seen) >= FILES
+            many = max(self._expected, self._seen) >= MIN_FILES
             if many and self._may_start and not self._failed:
                 paths = [path for row in rows if (path := column.path(row)) is not None]
                 if len(paths) == len(rows) and (pool := self._workers()):
                     # Workers may have another current folder. Not `abspath`, which resolves .. after a link wrongly.
-                    whole = [str(path) if path.is_absolute() else os.path.join(os.getcwd(), path) for path in paths]
+                    absolute = [str(path) if path.is_absolute() else os.path.join(os.getcwd(), path) for path in paths]
                     tasks = []
                     for chunk in (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK)):
-                        tasks.append(PendingTask(self, pool, Task(whole[chunk], out[chunk]), column, rows[chunk]))
+                        tasks.append(PendingTask(self, pool, Task(absolute[chunk], out[chunk]), column, rows[chunk]))
                         pool.submit(tasks[-1].task)
                     return PendingBatch(out, tasks)
         # One task per picture would cost as much as reading its header.
-        step = max(1, len(rows) // (2 * min(THREADS, cores())))
+        step = max(1, len(rows) // (2 * min(MAX_THREADS, cores())))
         chunks = [slice(start, start + step) for start in range(0, len(rows), step)]
         started = [
             self._threads.submit(decode_into, out[chunk], rows[chunk], column.source, self.framing) for chunk in chunks

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ImageError
 from dcmh.inputs import images
+from dcmh.util import subprocesses
 
 Item = TypeVar("Item")
 
@@ -31,7 +32,7 @@ START_TIMEOUT = 20  # seconds
 
 def can_work() -> bool:
     """Whether this system and this Python can run workers."""
-    return hasattr(os, "memfd_create") and bool(sys.executable) and not getattr(sys, "frozen", False)
+    return hasattr(os, "memfd_create") and subprocesses.can_start()
 
 
 def decode_into(
@@ -113,8 +114,8 @@ class WorkerPool:
 class Worker:
     """A process that decodes files into memory shared with this one.
 
-    Not one of Python's process pools, which import the main module again and so need scripts to be written for that. A
-    line with a slot and paths is sent to its standard input; a byte comes back through a pipe when the slot is filled.
+    Python's own process pools would import the main module again, which users' scripts are not written for. A line with a slot
+    and paths is sent to its standard input; a byte comes back through a pipe when the slot is filled.
     """
 
     def __init__(self, framing: images.Framing) -> None:
@@ -130,15 +131,14 @@ class Worker:
             opened.callback(os.close, answer)
             settings = memory, answer, images.MAX_MEGAPIXELS, *map(int, framing)
             program = f"from dcmh.inputs.decoding_workers import work; work{settings}"
-            paths = [str(Path(__file__).parents[1]), *(path for path in sys.path if isinstance(path, str) and path)]
             try:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", program],
+                    subprocesses.command(program),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=(memory, answer),
-                    env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"},
+                    env=subprocesses.environment(),
                 )
             except BaseException:
                 os.close(self._answers)
@@ -202,9 +202,9 @@ def work(memory: int, answer: int, megapixels: int, *framing: int) -> None:
 
 def _shared(memory: int, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Pixels (slots, chunk, size, size, 3), and which pictures could be decoded, (slots, chunk)."""
-    whole = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
-    pixels = whole[: SLOTS * CHUNK * size * size * 3].reshape(SLOTS, CHUNK, size, size, 3)
-    return pixels, whole[pixels.size :].reshape(SLOTS, CHUNK)
+    shared = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
+    pixels = shared[: SLOTS * CHUNK * size * size * 3].reshape(SLOTS, CHUNK, size, size, 3)
+    return pixels, shared[pixels.size :].reshape(SLOTS, CHUNK)
 
 
 def _high(descriptor: int) -> int:

@@ -9,8 +9,8 @@
 
 transformers:hf://OWNER/NAME, or onnx:hf://…, downloads the folder from the Hugging Face hub; nothing else uses the network.
 
-A model folder records which encoder it learned with, by name, version and SHA-256 of the weights and of the preprocessing:
-another one is refused, never used in silence.
+A model folder records which encoder it learned with, by name, version and SHA-256 of the weights and of the preprocessing;
+another one is refused.
 """
 
 from __future__ import annotations
@@ -147,13 +147,13 @@ def _opened(name: str) -> Encoder:
     if kind == "transformers" and colon:
         from dcmh.inputs.clip import TransformersEncoder
 
-        return TransformersEncoder(*_place(kind, argument))
+        return TransformersEncoder(*_locate(kind, argument))
     if name == "minilm" or (kind == "onnx" and colon) or (not colon and Path(name).expanduser().is_dir()):
         from dcmh.inputs import onnx
 
         if name == "minilm":
             return onnx.minilm()
-        return onnx.open_folder(*(_place(kind, argument) if colon else _place("", name)))
+        return onnx.open_folder(*(_locate(kind, argument) if colon else _locate("", name)))
     for point in entry_points(group=GROUP):
         if point.name == kind:
             return cast(Encoder, Plugin(name, cast(Callable[[str], Any], point.load())(argument)))
@@ -164,16 +164,16 @@ def _opened(name: str) -> Encoder:
     )
 
 
-def _place(kind: str, argument: str) -> tuple[Path, str]:
-    """The folder of an encoder, and the name to record; a folder that was moved is also found in the cache folder."""
+def _locate(kind: str, argument: str) -> tuple[Path, str]:
+    """The folder of an encoder and the name to record; if it does not exist, the one of that name in the cache folder."""
     if argument.startswith(hub.PREFIX):
         return hub.download(argument), f"{kind}:{argument}"
-    given = Path(argument).expanduser()
-    folder = next((path for path in (given, home() / "encoders" / given.name) if argument and path.is_dir()), None)
+    named = Path(argument).expanduser()
+    folder = next((path for path in (named, home() / "encoders" / named.name) if argument and path.is_dir()), None)
     if folder is None:
         raise ParameterError(
-            f"The encoder {kind}:{argument} has no folder: {given} does not exist.",
-            which=given,
+            f"The encoder {kind}:{argument} has no folder: {named} does not exist.",
+            which=named,
             hint=f"Give the folder of its files, put it into {home() / 'encoders'}, or name one of the hub: "
             f"{kind}:{hub.PREFIX}OWNER/NAME",
         )
@@ -181,24 +181,25 @@ def _place(kind: str, argument: str) -> tuple[Path, str]:
 
 
 class Plugin:
-    """An encoder made of an object of someone else's, with what it does not state itself."""
+    """A user's object as an encoder: adds the attributes that it lacks, and checks and normalises its vectors."""
 
     batch = 32
 
-    def __init__(self, name: str, given: Any) -> None:
+    def __init__(self, name: str, plugin: Any) -> None:
         from dcmh.inputs.images import Framing
 
         self.name = name
-        self.version = str(getattr(given, "version", ""))
-        self.sha256 = str(getattr(given, "sha256", "")) or hashlib.sha256(f"{name} {self.version}".encode()).hexdigest()
-        self.framing = Framing.of(getattr(given, "framing", getattr(given, "size", PICTURE_SIZE)))
+        self.version = str(getattr(plugin, "version", ""))
+        sha256 = str(getattr(plugin, "sha256", ""))
+        self.sha256 = sha256 or hashlib.sha256(f"{name} {self.version}".encode()).hexdigest()
+        self.framing = Framing.of(getattr(plugin, "framing", getattr(plugin, "size", PICTURE_SIZE)))
         black = np.zeros((1, self.framing.size, self.framing.size, 3), np.uint8)
         widths = {}
-        if reads(given):
-            self.encode_texts = functools.partial(self._call, given.encode_texts)
+        if reads(plugin):
+            self.encode_texts = functools.partial(self._call, plugin.encode_texts)
             widths["texts"] = self.encode_texts(["width"]).shape[1]
-        if sees(given):
-            self.encode_images = functools.partial(self._call, given.encode_images)
+        if sees(plugin):
+            self.encode_images = functools.partial(self._call, plugin.encode_images)
             widths["pictures"] = self.encode_images(black).shape[1]
         if len(set(widths.values())) != 1:
             what = " and ".join(f"{width} for {kind}" for kind, width in widths.items())
@@ -215,13 +216,13 @@ class Plugin:
         return bool(text.strip())
 
     def _call(self, method: Callable[[Any], Any], items: Any) -> Vectors:
-        found, count = np.asarray(method(items), np.float32), len(items)
-        if found.ndim != 2 or len(found) != count or not np.isfinite(found).all():
+        vectors, count = np.asarray(method(items), np.float32), len(items)
+        if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
             raise EncoderError(
-                f"The encoder {self.name} gave an array of shape {found.shape} for {count} items, or one that is not finite.",
-                hint="It must return one vector per item, (items, width).",
+                f"The encoder {self.name} gave an array of shape {vectors.shape} for {count} items, or one that is not finite.",
+                hint="It must return one vector per item, (items, width), without NaN or infinity.",
             )
-        return unit(found)
+        return unit(vectors)
 
 
 # -- in a model folder ------------------------------------------------------------------------------------------------
@@ -229,31 +230,31 @@ class Plugin:
 
 def record(encoder: Encoder) -> dict[str, Any]:
     """What a model folder keeps about its encoder."""
-    kept = {"name": encoder.name, "version": encoder.version, "sha256": encoder.sha256, "width": encoder.width}
+    entry = {"name": encoder.name, "version": encoder.version, "sha256": encoder.sha256, "width": encoder.width}
     preprocessing = getattr(encoder, "preprocessing", None)
-    return kept if preprocessing is None else kept | {"preprocessing": preprocessing.record()}
+    return entry if preprocessing is None else entry | {"preprocessing": preprocessing.record()}
 
 
-def from_record(kept: Mapping[str, Any]) -> Encoder:
+def from_record(entry: Mapping[str, Any]) -> Encoder:
     """The encoder that a model learned with; one that is missing or differs is an error."""
     try:
-        encoder = open_encoder(str(kept["name"]))
+        encoder = open_encoder(str(entry["name"]))
     except (ParameterError, MissingExtra) as error:
         raise type(error)(
-            f"The model needs the encoder {kept['name']} it learned with. {error.what}",
+            f"The model needs the encoder {entry['name']} it learned with. {error.what}",
             which=error.which,
             hint=error.hint,
         ) from error
-    if encoder.sha256 != kept["sha256"]:
+    if encoder.sha256 != entry["sha256"]:
         raise ModelMismatch(
-            f"The model learned with other weights of the encoder {kept['name']} (version {kept['version']}, SHA-256 "
-            f"{str(kept['sha256'])[:12]}) than the installed ones (version {encoder.version}, {encoder.sha256[:12]}).",
+            f"The model learned with other weights of the encoder {entry['name']} (version {entry['version']}, SHA-256 "
+            f"{str(entry['sha256'])[:12]}) than the installed ones (version {encoder.version}, {encoder.sha256[:12]}).",
             which=encoder.name,
-            hint=f"Install version {kept['version']}, or train again.",
+            hint=f"Install version {entry['version']}, or train again.",
         )
     return encoder
 
 
-def text_encoder_from(kept: Mapping[str, Any]) -> TextEncoder:
+def text_encoder_from(entry: Mapping[str, Any]) -> TextEncoder:
     """The encoder of texts that a model learned with."""
-    return cast(TextEncoder, from_record(kept))
+    return cast(TextEncoder, from_record(entry))

@@ -243,7 +243,7 @@ class FeatureStore(VectorStore):
 
 
 def weights_digest(network: str, weights: Path | None) -> str:
-    """A hash of the weights file, by which a model identifies the network that it was trained with."""
+    """A hash of the weights file, which tells a model whether a network is the one that it was trained with."""
     return _digests(network, weights)[1]
 
 

@@ -23,7 +23,7 @@ from dcmh.errors import ImageError, ParameterError
 if TYPE_CHECKING:
     from dcmh.data.columns import Images
 
-# Pillow reads more, some of which run programs
+# Pillow reads more formats, some of them by running other programs
 FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 with contextlib.suppress(ImportError):  # the extra `heic`
     from pillow_heif import register_heif_opener
@@ -110,10 +110,8 @@ def inspect(source: str | Path | bytes) -> tuple[str, int]:
     try:
         if _byte_count(source) == 0:
             raise ImageError("empty file")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as picture:
-                return str(picture.format), picture.width * picture.height
+        with _header(source) as picture:
+            return str(picture.format), picture.width * picture.height
     except Image.DecompressionBombError as error:
         return "", _pixels_in(error)
     except ImageError:
@@ -123,7 +121,7 @@ def inspect(source: str | Path | bytes) -> tuple[str, int]:
 
 
 def decode_in_one_thread() -> None:
-    """For processes of which there are several, or whose memory is limited: AVIF and HEIC otherwise use all cores."""
+    """Decode AVIF and HEIC in one thread instead of on all cores: for one of several processes, or one with little memory."""
     Image.init()
     from PIL import AvifImagePlugin
 
@@ -137,11 +135,9 @@ def decode_in_one_thread() -> None:
 def dimensions(source: str | Path) -> tuple[int, int]:
     """Width and height of the upright picture in a file, from its header alone."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(source, formats=FORMATS) as picture:
-                sideways = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
-                return (picture.height, picture.width) if sideways else (picture.width, picture.height)
+        with _header(source) as picture:
+            sideways = picture.getexif().get(_ORIENTATION_TAG, 1) in (5, 6, 7, 8)
+            return (picture.height, picture.width) if sideways else (picture.width, picture.height)
     except Exception as error:  # Pillow raises almost anything on damaged files
         raise ImageError(_reason(error, source)) from error
 
@@ -172,9 +168,8 @@ def content_hash(source: Source) -> bytes:
 
 def date_taken(path: str | Path) -> datetime | None:
     """When the photo of a file was taken by its EXIF data, else when the file was written; in local time."""
-    with contextlib.suppress(Exception), warnings.catch_warnings():  # Pillow raises almost anything on damaged files
-        warnings.simplefilter("ignore")
-        with Image.open(path, formats=FORMATS) as picture:
+    with contextlib.suppress(Exception):  # Pillow raises almost anything on damaged files
+        with _header(path) as picture:
             exif = picture.getexif()
             details = exif.get_ifd(_EXIF_TAG)
         for value in (*(details.get(tag) for tag in _TAKEN_TAGS), exif.get(_DATE_TAG)):
@@ -216,6 +211,15 @@ def unreadable(
 
 
 @contextlib.contextmanager
+def _header(source: str | Path | bytes) -> Iterator[Image.Image]:
+    """A picture of which only the header is read, whatever its size."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as picture:
+            yield picture
+
+
+@contextlib.contextmanager
 def _oriented(source: str | Path | bytes | Image.Image, size: int | None) -> Iterator[Image.Image]:
     """The picture of a file, or a copy of a PIL image, upright; errors within the block become an ImageError.
 
@@ -238,7 +242,7 @@ def _open(source: str | Path | bytes | Image.Image) -> Image.Image:
     if isinstance(source, Image.Image):
         if source.width * source.height > MAX_MEGAPIXELS * 10**6:
             raise ImageError(_too_large(source.width * source.height))
-        return source.copy()  # the caller's own stays as it is, and open
+        return source.copy()  # the caller's picture stays unchanged, and open
     if _byte_count(source) == 0:
         raise ImageError("empty file")
     try:
@@ -258,7 +262,7 @@ def _open(source: str | Path | bytes | Image.Image) -> Image.Image:
 
 
 def count_scans(source: str | Path | bytes) -> int:
-    """An upper bound of the number of scans in a JPEG file; beyond MAX_SCANS it is a lower one."""
+    """An upper bound on the number of scans in a JPEG file; a lower bound if it exceeds MAX_SCANS."""
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
     bound = data.count(b"\xff\xda")  # also counts what metadata and thumbnails contain
     if bound <= MAX_SCANS:
@@ -271,7 +275,7 @@ def count_scans(source: str | Path | bytes) -> int:
 
 
 def _pixels_in(error: Exception) -> int:
-    """The size of a picture that Pillow itself refuses, which is only in its message."""
+    """The number of pixels of a picture that Pillow itself refuses, which only its message states."""
     number = re.search(r"\d+", str(error))
     return int(number.group()) if number else 2 * MAX_MEGAPIXELS * 10**6
 

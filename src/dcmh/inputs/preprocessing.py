@@ -1,4 +1,4 @@
-"""How an encoder that others trained takes pictures, from its own preprocessor_config.json (or processor_config.json)."""
+"""How a pre-trained encoder takes pictures, from its own preprocessor_config.json (or processor_config.json)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Preprocessing:
 
     @classmethod
     def read(cls, folder: Path) -> Preprocessing:
-        """Of the files of an encoder."""
+        """From the files of an encoder."""
         file = next((folder / name for name in FILES if (folder / name).is_file()), None)
         if file is None:
             raise EncoderError(
                 f"{folder} does not say how its encoder takes pictures: there is no {FILES[0]}.",
                 which=folder,
-                hint="Copy that file, too.",
+                hint="Copy that file as well.",
             )
         with readable(file, EncoderError, hint="Copy the folder again."):
             settings = parse_object(file.read_bytes())
@@ -42,7 +42,7 @@ class Preprocessing:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], file: Path) -> Preprocessing:
-        """Of the settings that transformers writes; those that it does not know how to follow are an error."""
+        """From the settings that transformers writes; unsupported ones are an error."""
         if not settings.get("do_resize", True) or settings.get("do_pad"):
             raise _not_square(file)
         resample = int(settings.get("resample", 3))
@@ -71,7 +71,7 @@ class Preprocessing:
         return np.ascontiguousarray(normalised.transpose(0, 3, 1, 2), np.float32)
 
     def record(self) -> dict[str, Any]:
-        """For a model folder."""
+        """The entry in a model folder."""
         return {
             "framing": list(map(int, self.framing)),
             "scale": self.scale,

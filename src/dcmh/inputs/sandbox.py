@@ -1,4 +1,4 @@
-"""Untrusted pictures are decoded in separate processes, which are killed when one takes too long or too much memory."""
+"""Untrusted pictures are decoded in separate processes, which are killed when a picture takes too much time or memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ImageError
 from dcmh.inputs import images
+from dcmh.util import subprocesses
 
 START_SECONDS = 20.0
 BLOCK = 1 << 20  # bytes, also of a pipe where the system allows it
 
-_REQUEST = struct.Struct(">cIiIQ")  # what, the framing (size in pixels first), bytes that follow
+_REQUEST = struct.Struct(">cIiIQ")  # operation, framing (size in pixels first), number of bytes that follow
 _UNFRAMED = images.Framing(0)
-_ANSWER = struct.Struct(">cQ")  # how it went, bytes that follow
+_ANSWER = struct.Struct(">cQ")  # status, number of bytes that follow
 _DATA, _PATH, _INSPECT, _DECODE, _THUMBNAIL = b"b", b"p", b"i", b"d", b"t"
 _OK, _FAILED, _NO_MEMORY = b"+", b"-", b"m"
-_NO_MEMORY_MESSAGES = ("Out of memory", "(unexpected C++ exception)")  # of libavif and libheif, as far as they say
+_NO_MEMORY_MESSAGES = ("Out of memory", "(unexpected C++ exception)")  # of libavif and libheif
 _TOO_SLOW = "takes longer than {:g} s to decode"
 _TOO_LARGE = "takes more than {:,} MB to decode"
 
@@ -39,8 +40,8 @@ class LimitExceeded(ImageError):
 
 
 def can_run() -> bool:
-    """Whether this system and this Python can run the processes. Otherwise pictures are decoded here, without the limits."""
-    return os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
+    """Whether this system and this Python can run the processes; otherwise pictures are decoded here, without limits."""
+    return os.name == "posix" and subprocesses.can_start()
 
 
 class Sandbox:
@@ -50,7 +51,7 @@ class Sandbox:
     ----------
     processes : maximum number of pictures that are decoded at the same time
     seconds : limit for one step with one picture
-    megabytes : limit for what one picture takes besides the process itself
+    megabytes : memory limit for one picture, in addition to that of the process itself
     """
 
     def __init__(self, processes: int, seconds: float, megabytes: int) -> None:
@@ -133,10 +134,12 @@ class _Process:
         self._seconds = seconds
         self._megabytes = megabytes
         code = f"from dcmh.inputs.sandbox import work; work({seconds!r}, {megabytes!r})"
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
+            subprocesses.command(code),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=subprocesses.environment(OMP_NUM_THREADS="1", MALLOC_ARENA_MAX="1"),
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -156,9 +159,9 @@ class _Process:
         data = source if isinstance(source, bytes) else os.fsencode(source)
         self._send(_DATA if isinstance(source, bytes) else _PATH, data=data)
 
-    def ask(self, what: bytes, framing: images.Framing = _UNFRAMED) -> bytes:
+    def ask(self, operation: bytes, framing: images.Framing = _UNFRAMED) -> bytes:
         """The result of one step with the picture."""
-        self._send(what, framing)
+        self._send(operation, framing)
         return self._answer(self._seconds)
 
     def end(self) -> None:
@@ -169,8 +172,8 @@ class _Process:
             if pipe is not None:
                 pipe.close()
 
-    def _send(self, what: bytes, framing: images.Framing = _UNFRAMED, data: bytes = b"") -> None:
-        view = memoryview(_REQUEST.pack(what, *framing, len(data)) + data)
+    def _send(self, operation: bytes, framing: images.Framing = _UNFRAMED, data: bytes = b"") -> None:
+        view = memoryview(_REQUEST.pack(operation, *framing, len(data)) + data)
         try:
             while view:
                 view = view[os.write(self._input, view) :]
@@ -229,26 +232,26 @@ def work(seconds: float, megabytes: int) -> None:
     answers.flush()
     source: bytes | Path = b""
     while len(header := requests.read(_REQUEST.size)) == _REQUEST.size:
-        what, *framing, length = _REQUEST.unpack(header)
+        operation, *framing, length = _REQUEST.unpack(header)
         data = requests.read(length)
-        if what in (_DATA, _PATH):
-            source = data if what == _DATA else Path(os.fsdecode(data))
+        if operation in (_DATA, _PATH):
+            source = data if operation == _DATA else Path(os.fsdecode(data))
             continue
         _limit_time(seconds)
         try:
-            _reply(answers, _OK, _result(source, what, images.Framing(*framing)))
+            _reply(answers, _OK, _result(source, operation, images.Framing(*framing)))
         except ImageError as error:
             _reply(answers, _FAILED, str(error).encode("utf-8", "replace"))
         except MemoryError:
             _reply(answers, _NO_MEMORY, b"")
 
 
-def _result(source: bytes | Path, what: bytes, framing: images.Framing) -> bytes:
+def _result(source: bytes | Path, operation: bytes, framing: images.Framing) -> bytes:
     try:
-        if what == _INSPECT:
+        if operation == _INSPECT:
             kind, pixels = images.inspect(source)
             return f"{kind} {pixels}".encode()
-        if what == _THUMBNAIL:
+        if operation == _THUMBNAIL:
             return images.thumbnail(source, framing.size)
         return images.decode(source, framing).tobytes()
     except ImageError as error:

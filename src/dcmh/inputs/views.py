@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from dcmh.util.text import BagOfWords
 
 if TYPE_CHECKING:
     from dcmh.inputs.images import Framing
+
+Expected = TypeVar("Expected", Images, Texts, Vectors)
 
 
 class WordView:
@@ -49,19 +51,18 @@ class WordView:
 
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
-        values = [value for value in _texts(column).values if value is not None]
+        values = [value for value in _expect(column, Texts).values if value is not None]
         try:
             self.bag.fit(values)
         except DataError:
             if self._encoder is None:
                 raise
-            self.bag = BagOfWords(min_count=1).fit(
-                values
-            )  # too few texts share words: sentence vectors distinguish them
+            # Too few texts share words: the sentence vectors distinguish them.
+            self.bag = BagOfWords(min_count=1).fit(values)
         return self
 
     def __call__(self, column: Column) -> NDArray[np.float32]:
-        values = _texts(column).values
+        values = _expect(column, Texts).values
         bags = self.bag.transform(values)
         encoder = self.encoder
         return bags if encoder is None else np.concatenate([bags, sentence_vectors(encoder, values)], axis=1)
@@ -98,7 +99,7 @@ class SentenceView(WordView):
 
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
-        _texts(column)
+        _expect(column, Texts)
         return self
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
@@ -125,11 +126,11 @@ class VectorView:
 
     def fit(self, column: Column) -> Self:
         """Learn from the training items."""
-        self.width = _vectors(column).values.shape[1]
+        self.width = _expect(column, Vectors).values.shape[1]
         return self
 
     def __call__(self, column: Column) -> NDArray[np.float32]:
-        values = _vectors(column).values
+        values = _expect(column, Vectors).values
         if values.shape[1] != self.width:
             raise ModelMismatch(
                 f"These vectors have {values.shape[1]} features, the model learned from {self.width}. "
@@ -195,7 +196,7 @@ class FeatureView:
         from dcmh.inputs import features
 
         weights = self.weights  # of a loaded model: verified now
-        return features.extract(_images(column), self.network, weights=weights, device=self.device)
+        return features.extract(_expect(column, Images), self.network, weights=weights, device=self.device)
 
     @property
     def width(self) -> int:
@@ -289,7 +290,7 @@ class PixelView:
         return self
 
     def __call__(self, column: Column) -> Images:
-        return _images(column)
+        return _expect(column, Images)
 
     def save(self, folder: Path, modality: str) -> dict[str, Any]:
         """Write its files to a model folder; returns the record for `load`."""
@@ -348,19 +349,8 @@ def _digest(file: Path) -> str:
     return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 
 
-def _texts(column: Column) -> Texts:
-    if not isinstance(column, Texts):
-        raise DataError(f"Expected texts, got {column.kind}s.")
-    return column
-
-
-def _vectors(column: Column) -> Vectors:
-    if not isinstance(column, Vectors):
-        raise DataError(f"Expected feature vectors, got {column.kind}s.")
-    return column
-
-
-def _images(column: Column) -> Images:
-    if not isinstance(column, Images):
-        raise DataError(f"Expected pictures, got {column.kind}s.")
+def _expect(column: Column, kind: type[Expected]) -> Expected:
+    """The column, if it is of this kind."""
+    if not isinstance(column, kind):
+        raise DataError(f"Expected {kind.__name__.lower()}, got {column.kind}s.")
     return column

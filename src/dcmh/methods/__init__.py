@@ -49,17 +49,11 @@ def get(name: str) -> type[Hasher]:
 
 def _own_methods() -> dict[str, Path]:
     """The methods of this package, each with its file."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
     return {
-        name.replace("_", "-"): next(file for file in _files(name) if file.is_file())
-        for name in modules
-        if name not in _NOT_METHODS and not name.startswith("_")
+        module.name.replace("_", "-"): Path(__path__[0], module.name + ("/__init__.py" if module.ispkg else ".py"))
+        for module in pkgutil.iter_modules(__path__)
+        if module.name not in _NOT_METHODS and not module.name.startswith("_")
     }
-
-
-def _files(name: str) -> tuple[Path, Path]:
-    """Where a method may be: a file, or a package."""
-    return Path(__path__[0], f"{name}.py"), Path(__path__[0], name, "__init__.py")
 
 
 def _class_of(module: Any) -> type[Hasher]:

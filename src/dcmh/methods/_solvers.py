@@ -20,10 +20,8 @@ ITQ_ITERATIONS = 50
 def whitener(X: Matrix, ridge: float) -> Matrix:
     """T (d, rank) with T'(X'X + ridge I)T = I, over the directions in which X varies at all."""
     values, vectors = np.linalg.eigh(X.T @ X)
-    kept = values > max(values[-1], 0) * _TINY
-    if values[-1] <= 0:
-        kept[:] = False
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept] + ridge))
+    varies = (values > max(values[-1], 0) * _TINY) & (values[-1] > 0)
+    return np.asarray(vectors[:, varies] / np.sqrt(values[varies] + ridge))
 
 
 def canonical_pairs(X: Matrix, Y: Matrix, Tx: Matrix, Ty: Matrix) -> tuple[Matrix, Matrix, Matrix]:

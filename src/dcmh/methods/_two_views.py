@@ -15,22 +15,21 @@ from numpy.typing import NDArray
 from dcmh import codes
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
-from dcmh.methods.base import Arrays, Hasher
+from dcmh.methods.base import Arrays, Hasher, Labels, Mask
 
 Matrix = NDArray[np.floating[Any]]
+Names = tuple[str, str]  # of the two modalities
 BLOCK = 4096  # rows at a time, where a product with all rows would take much memory
 
 
 class TwoViewHasher(Hasher):
-    """A method for exactly two modalities, whatever their names. Gives `_learn`; reads the views in float64."""
+    """A method for exactly two modalities. Subclasses implement `_learn`, which gets the views in float64."""
 
     @abstractmethod
-    def _learn(self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None) -> None:
+    def _learn(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> None:
         """Learn from the two views as they are, and labels (n, l)."""
 
-    def _fit(
-        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
-    ) -> None:
+    def _fit(self, inputs: dict[str, Any], labels: Labels | None, observed: dict[str, Mask]) -> None:
         first, second = inputs
         for name, view in inputs.items():
             if not np.ptp(view, axis=0).any():
@@ -57,12 +56,10 @@ class LinearHasher(TwoViewHasher):
     """Hash functions sign((x - mean) @ weights + offset), the mean that of the training items."""
 
     @abstractmethod
-    def _directions(
-        self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
-    ) -> tuple[Matrix, Matrix]:
+    def _directions(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> tuple[Matrix, Matrix]:
         """Weights (d1, bits) and (d2, bits) from centred views. Thresholds, if any, go to `self.offsets_`."""
 
-    def _learn(self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None) -> None:
+    def _learn(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> None:
         self.means_ = {names[0]: X.mean(axis=0), names[1]: Y.mean(axis=0)}
         self.offsets_ = {name: np.zeros(self.bits) for name in names}
         Wx, Wy = self._directions(names, X - self.means_[names[0]], Y - self.means_[names[1]], labels)
@@ -108,28 +105,27 @@ def unit_rows(values: NDArray[Any]) -> Matrix:
 
 
 def sample_pairs(
-    labels: NDArray[np.uint8], count: int, generator: np.random.Generator
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+    labels: Labels, count: int, generator: np.random.Generator
+) -> tuple[NDArray[np.intp], NDArray[np.intp], Mask]:
     """Pairs (a, b) of an item in the first view and one in the second, half of them similar (a label in common).
 
     Drawn with replacement. Gives a, b and whether each pair is similar, all of shape (count,).
     """
     drawn: dict[bool, list[NDArray[np.intp]]] = {True: [], False: []}
-    wanted = {True: count // 2, False: count - count // 2}
+    counts = {True: count // 2, False: count - count // 2}
     for _ in range(100):
         a, b = generator.integers(len(labels), size=(2, count))
         similar = np.concatenate([(labels[a[r]] & labels[b[r]]).any(axis=1) for r in blocks(count)])
         for kind, pairs in drawn.items():
             pairs.append(np.stack([a, b])[:, similar == kind])
-        if all(sum(p.shape[1] for p in drawn[kind]) >= wanted[kind] for kind in drawn):
+        if all(sum(p.shape[1] for p in drawn[kind]) >= counts[kind] for kind in drawn):
             break
-    halves = [np.concatenate(drawn[kind], axis=1)[:, : wanted[kind]] for kind in (True, False)]
+    halves = [np.concatenate(drawn[kind], axis=1)[:, : counts[kind]] for kind in (True, False)]
     for half, condition in zip(halves, ("share a label", "share no label"), strict=True):
         if half.shape[1] == 0:
             raise DataError(
                 f"Hardly any two training items {condition}, so there is nothing to learn. Check the labels."
             )
-    pairs_ = np.concatenate(
-        [h[:, np.resize(np.arange(h.shape[1]), w)] for h, w in zip(halves, wanted.values(), strict=True)], axis=1
-    )
-    return pairs_[0], pairs_[1], np.arange(count) < wanted[True]
+    repeats = (np.resize(np.arange(half.shape[1]), n) for half, n in zip(halves, counts.values(), strict=True))
+    a, b = np.concatenate([half[:, pairs] for half, pairs in zip(halves, repeats, strict=True)], axis=1)
+    return a, b, np.arange(count) < counts[True]

@@ -26,8 +26,11 @@ from dcmh.inputs.views import FeatureView, PixelView, VectorView, View, WordView
 from dcmh.methods import fine_space
 from dcmh.methods import folder as model_folder
 from dcmh.methods.fine_space import FineSpace
+from dcmh.util.checks import whole_number
 
 Arrays = dict[str, NDArray[Any]]
+Labels = NDArray[np.uint8]  # (items, labels), 0 or 1
+Mask = NDArray[np.bool_]  # (items,)
 Progress = Callable[[Mapping[str, Any]], None]
 
 _NOT_SAVED = ("device",)  # a model folder may go to a machine without that device
@@ -45,17 +48,13 @@ class Hasher(ABC):
 
     def __init__(self, bits: int = 64, *, seed: int = 0) -> None:
         self.bits = codes.check_bits(bits)
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise ParameterError(f"seed must be a whole number of at least 0, not {seed!r}.")
-        self.seed = int(seed)
+        self.seed = whole_number("seed", seed, 0)
 
     # -- what a method implements ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _fit(
-        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
-    ) -> None:
-        """Learn from the views of the training items, {modality: (n, width)}, and labels (n, l)."""
+    def _fit(self, inputs: dict[str, Any], labels: Labels | None, observed: dict[str, Mask]) -> None:
+        """Learn from the views of the training items, {modality: (n, width)}, which of them have it, and labels (n, l)."""
 
     @abstractmethod
     def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
@@ -176,7 +175,7 @@ class Hasher(ABC):
         return codes.sign(self.outputs(**modalities))
 
     def shortened(self, bits: int) -> Self:
-        """A model that gives the first `bits` bits of the codes of this one, where these are codes of their own."""
+        """A model whose codes are the first `bits` bits of those of this one, if these were trained to be codes."""
         if bits != self.bits:
             raise ParameterError(
                 f"The codes of {self.name} have {self.bits} bits, and their first {bits} are not codes of their own.",
@@ -188,9 +187,7 @@ class Hasher(ABC):
     @property
     def parameters(self) -> dict[str, Any]:
         """The constructor's arguments, by name."""
-        return {
-            name: getattr(self, name) for name in inspect.signature(type(self).__init__).parameters if name != "self"
-        }
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, by name, as scikit-learn asks for them; `deep` makes no difference."""
@@ -198,13 +195,13 @@ class Hasher(ABC):
 
     def set_params(self, **parameters: Any) -> Self:
         """Change arguments of the constructor, which checks them as usual; returns self. A fitted model must learn again."""
-        known = self.parameters
+        current = self.parameters
         for name in parameters:
-            if name not in known:
+            if name not in current:
                 raise ParameterError(
-                    f"{type(self).__name__} has no parameter {name!r}. It has: {', '.join(known)}.", which=name
+                    f"{type(self).__name__} has no parameter {name!r}. It has: {', '.join(current)}.", which=name
                 )
-        checked = type(self)(**known | parameters)
+        checked = type(self)(**current | parameters)
         for name in parameters:
             setattr(self, name, getattr(checked, name))
         if not set(parameters) <= set(_NOT_SAVED) and hasattr(self, "views_"):
@@ -212,9 +209,13 @@ class Hasher(ABC):
         return self
 
     def __repr__(self) -> str:
-        defaults = {name: each.default for name, each in inspect.signature(type(self).__init__).parameters.items()}
-        changed = {name: value for name, value in self.parameters.items() if name == "bits" or value != defaults[name]}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        known = inspect.signature(type(self)).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.parameters.items()
+            if name == "bits" or value != known[name].default
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     @property
     def name(self) -> str:
@@ -296,12 +297,13 @@ class Hasher(ABC):
         if self._needs_labels():
             if train.labels is None:
                 texts = [name for name, column in train.columns.items() if column.kind == "text"]
-                other = "learn without any: dcmh.DCMH(similarity='pairing')."
+                remedy = "learn without any: dcmh.DCMH(similarity='pairing')."
                 if texts:
                     name = "" if texts[0] == "text" else repr(texts[0])
-                    other = f"use frequent words as labels: data.with_labels_from_text({name})."
+                    remedy = f"use frequent words as labels: data.with_labels_from_text({name})."
                 raise DataError(
-                    f"{type(self).__name__} learns from labels, but the data has none.", hint=f"Give labels, or {other}"
+                    f"{type(self).__name__} learns from labels, but the data has none.",
+                    hint=f"Give labels, or {remedy}",
                 )
             used = train.labels.any(axis=0).sum()
             if used < 2:

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dcmh.errors import ParameterError
 from dcmh.methods._solvers import canonical_pairs, check_rank, whitener
-from dcmh.methods._two_views import LinearHasher, Matrix
+from dcmh.methods._two_views import LinearHasher, Matrix, Names
+from dcmh.methods.base import Labels
+from dcmh.util.checks import number
 
 
 class CCA(LinearHasher):
@@ -37,13 +35,9 @@ class CCA(LinearHasher):
 
     def __init__(self, bits: int = 64, *, ridge: float = 1e-6, seed: int = 0) -> None:
         super().__init__(bits, seed=seed)
-        if not ridge >= 0:
-            raise ParameterError(f"ridge must be at least 0, not {ridge!r}.")
-        self.ridge = ridge
+        self.ridge = number("ridge", ridge, least=0)
 
-    def _directions(
-        self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
-    ) -> tuple[Matrix, Matrix]:
+    def _directions(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> tuple[Matrix, Matrix]:
         Tx, Ty = whitener(X, self.ridge), whitener(Y, self.ridge)
         check_rank("CCA", self.bits, names, (Tx.shape[1], Ty.shape[1]))
         Wx, Wy, self.correlations_ = canonical_pairs(X, Y, Tx, Ty)

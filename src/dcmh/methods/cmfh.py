@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dcmh.errors import ParameterError
-from dcmh.methods._two_views import LinearHasher, Matrix
+from dcmh.methods._two_views import LinearHasher, Matrix, Names
+from dcmh.methods.base import Labels
+from dcmh.util.checks import number, whole_number
 
 
 class CMFH(LinearHasher):
@@ -63,21 +63,13 @@ class CMFH(LinearHasher):
         seed: int = 0,
     ) -> None:
         super().__init__(bits, seed=seed)
-        if not 0 < balance < 1:
-            raise ParameterError(f"balance must lie between 0 and 1, not at {balance!r}. 0.5 weighs both alike.")
-        if not (mu > 0 and gamma > 0):
-            raise ParameterError(f"mu and gamma must be above 0, not {mu!r} and {gamma!r}.")
-        if iterations < 1:
-            raise ParameterError(f"iterations must be at least 1, not {iterations!r}.")
-        self.balance = balance
-        self.mu = mu
-        self.gamma = gamma
-        self.iterations = iterations
+        self.balance = number("balance", balance, below=1)
+        self.mu = number("mu", mu)
+        self.gamma = number("gamma", gamma)
+        self.iterations = whole_number("iterations", iterations, 1)
         self.tolerance = tolerance
 
-    def _directions(
-        self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
-    ) -> tuple[Matrix, Matrix]:
+    def _directions(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> tuple[Matrix, Matrix]:
         generator = np.random.default_rng(self.seed)
         Z = np.hstack([X, Y])
         C = Z.T @ Z

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import ParameterError
-from dcmh.methods._two_views import LinearHasher, Matrix, sample_pairs, sign
+from dcmh.methods._two_views import LinearHasher, Matrix, Names, sample_pairs, sign
+from dcmh.methods.base import Labels
+from dcmh.util.checks import whole_number
 
 WIDTH, PASSES, ROUNDS = 8, 10, 3  # subspace and passes of the power iteration; rounds over the two thresholds
 
@@ -36,13 +37,9 @@ class CMSSH(LinearHasher):
 
     def __init__(self, bits: int = 64, *, pairs: int = 100_000, seed: int = 0) -> None:
         super().__init__(bits, seed=seed)
-        if pairs < 2:
-            raise ParameterError(f"pairs must be at least 2, not {pairs!r}.")
-        self.pairs = pairs
+        self.pairs = whole_number("pairs", pairs, 2)
 
-    def _directions(
-        self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
-    ) -> tuple[Matrix, Matrix]:
+    def _directions(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> tuple[Matrix, Matrix]:
         assert labels is not None
         generator = np.random.default_rng(self.seed)
         a, b, similar = sample_pairs(labels, self.pairs, generator)

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.errors import ParameterError
-from dcmh.methods._two_views import LinearHasher, Matrix, sample_pairs, sign
+from dcmh.methods._two_views import LinearHasher, Matrix, Names, sample_pairs, sign
+from dcmh.methods.base import Labels
+from dcmh.util.checks import number, whole_number
 
 A, LAM = 3.7, 1 / 3.7  # of tau
 TURNS, STEPS = 10, 5  # alternations between wx and wy, descent steps in each
@@ -60,20 +61,12 @@ class CRH(LinearHasher):
         seed: int = 0,
     ) -> None:
         super().__init__(bits, seed=seed)
-        if pairs < 2 or dimensions < 1:
-            raise ParameterError(
-                f"pairs must be at least 2 and dimensions at least 1, not {pairs!r} and {dimensions!r}."
-            )
-        if not (g > 0 and ridge > 0):
-            raise ParameterError(f"g and ridge must be above 0, not {g!r} and {ridge!r}.")
-        self.pairs = pairs
-        self.g = g
-        self.ridge = ridge
-        self.dimensions = dimensions
+        self.pairs = whole_number("pairs", pairs, 2)
+        self.g = number("g", g)
+        self.ridge = number("ridge", ridge)
+        self.dimensions = whole_number("dimensions", dimensions, 1)
 
-    def _directions(
-        self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
-    ) -> tuple[Matrix, Matrix]:
+    def _directions(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> tuple[Matrix, Matrix]:
         assert labels is not None
         Tx, Ty = (principal(view, self.dimensions) for view in (X, Y))
         X, Y = X @ Tx, Y @ Ty
@@ -138,10 +131,10 @@ class _Side:
 def principal(view: Matrix, dimensions: int) -> Matrix:
     """Leading principal directions (d, k) of a centred view, scaled so that items have mean squared length 1."""
     values, vectors = np.linalg.eigh(view.T @ view / len(view))
-    kept = np.flatnonzero(values > max(values[-1], 0) * 1e-10)[-dimensions:]
-    if not len(kept):
+    leading = np.flatnonzero(values > max(values[-1], 0) * 1e-10)[-dimensions:]
+    if not len(leading):
         return np.asarray(vectors[:, -1:])
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept].sum()))
+    return np.asarray(vectors[:, leading] / np.sqrt(values[leading].sum()))
 
 
 def start(X: Matrix, Y: Matrix, weights: Matrix) -> tuple[Matrix, Matrix]:

@@ -18,12 +18,13 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcmh.data.dataset import Dataset, similarity
 from dcmh.errors import DataError, ParameterError
 from dcmh.methods._solvers import canonical_pairs, check_rank, whitener
-from dcmh.methods._two_views import LinearHasher, Matrix, blocks
+from dcmh.methods._two_views import LinearHasher, Matrix, Names, blocks
+from dcmh.methods.base import Labels
+from dcmh.util.checks import number
 
 
 class CVH(LinearHasher):
@@ -50,10 +51,8 @@ class CVH(LinearHasher):
         super().__init__(bits, seed=seed)
         if similarity not in ("pairs", "labels"):
             raise ParameterError(f"similarity must be 'pairs' or 'labels', not {similarity!r}.")
-        if not ridge >= 0:
-            raise ParameterError(f"ridge must be at least 0, not {ridge!r}.")
         self.similarity = similarity
-        self.ridge = ridge
+        self.ridge = number("ridge", ridge, least=0)
 
     def _check(self, train: Dataset) -> Dataset:
         if self.similarity == "labels" and train.labels is None:
@@ -62,9 +61,7 @@ class CVH(LinearHasher):
             )
         return super()._check(train)
 
-    def _directions(
-        self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
-    ) -> tuple[Matrix, Matrix]:
+    def _directions(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> tuple[Matrix, Matrix]:
         Tx, Ty = whitener(X, self.ridge), whitener(Y, self.ridge)
         check_rank("CVH", self.bits, names, (Tx.shape[1], Ty.shape[1]))
         if self.similarity == "pairs" or labels is None:
@@ -77,7 +74,7 @@ class CVH(LinearHasher):
         return Tx @ a[:, : self.bits], Ty @ b[:, : self.bits]
 
 
-def neighbours(labels: NDArray[np.uint8], values: Matrix) -> tuple[Matrix, Matrix]:
+def neighbours(labels: Labels, values: Matrix) -> tuple[Matrix, Matrix]:
     """W 1 (n,) and W values (n, d), where W_ij says whether items i and j share a label."""
     degree, near = np.empty(len(labels)), np.empty_like(values)
     for rows in blocks(len(labels), 1024):

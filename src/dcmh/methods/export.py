@@ -67,8 +67,8 @@ def write_onnx(model: Hasher, modality: str, file: Path) -> None:
     """Write the hash function of one modality. Its outputs are `outputs` (n, bits) and their signs, `codes`, int8.
 
     Pictures are pixels (n, size, size, 3), uint8, RGB, of the size that the image network takes: the shorter side resized,
-    the centre cropped. Texts are the arrays that `model.views_[modality]` makes of them, and so are pictures that an encoder
-    sees; vectors are themselves.
+    the centre cropped. Texts, and pictures for an encoder, are the arrays that `model.views_[modality]` makes of them; vectors
+    are passed as they are.
     """
     from dcmh.methods.dcmh import DCMH
 
@@ -175,7 +175,7 @@ def model_card(folder: Path, record: Mapping[str, Any] | None = None, *, onnx: b
         _licences(record),
         _use(record, onnx=onnx),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _about(record: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ An ImageNet network also knows the names of a thousand classes. With p its proba
 class names' vectors less their mean, k = unit(p C M V) joins the regression's inputs, and adds to its output:
 z = unit(unit([x, INPUT k] W V) + CLASSES k). That covers what the training texts never name.
 
-Where one encoder sees pictures and reads texts, both are in one space already, and nothing is regressed: z = unit((x - m) V)
+Where one encoder takes both pictures and texts, they share a space already, and nothing is regressed: z = unit((x - m) V)
 with m the mean of the pictures' vectors, and V from the centred vectors of both.
 
 Vectors of one modality alone have a space of their own: z = unit(x V), whose inner products are nearly the cosines of x.
@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,10 @@ DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
 DEFAULT = 128
 PREFIX = "fine:"  # of its arrays in the weights of a model
 TEMPERATURE = 2.0
-ROOM = 1.2  # how far vectors may lie outside of those learned from before they are clipped
+HEADROOM = 1.2  # how far beyond those learned from vectors may lie before they are clipped
 
 Matrix = NDArray[np.float32]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Settings:
 
 
 OWN = Settings()  # a collection's own model
-GENERAL = Settings(labels=0.3, ridge=9.0, classes=0.5)  # one for collections that it never saw: the starter model
+GENERAL = Settings(labels=0.3, ridge=9.0, classes=0.5)  # a model for collections it has never seen: the starter model
 
 
 class FineSpace:
@@ -85,8 +86,8 @@ class FineSpace:
     @cached_property
     def encoder(self) -> TextEncoder | None:
         """The sentence encoder, loaded when it is first needed; None for a space of vectors alone."""
-        kept = self.record["encoder"]
-        return None if kept is None else encoders.text_encoder_from(kept)
+        record = self.record["encoder"]
+        return None if record is None else encoders.text_encoder_from(record)
 
     @property
     def modalities(self) -> list[str]:
@@ -165,34 +166,25 @@ def learn(
     """The fine space of some training items; None if there are neither texts nor label names to learn from."""
     check_dimensions(dimensions)
     texts = [name for name, column in train.columns.items() if isinstance(column, Texts)]
-    named = train.labels is not None and train.label_names is not None and train.labels.shape[1] > 1
+    has_names = train.labels is not None and train.label_names is not None and train.labels.shape[1] > 1
     if dimensions and len(views) == 1 and isinstance(next(iter(views.values())), VectorView):
         return _of_vectors(next(iter(views)), inputs, dimensions)
-    if not dimensions or not (texts or named):
+    if not dimensions or not (texts or has_names):
         return None
     opened = encoders.text_encoder(encoder)
     target, rows, centre = _targets(train, texts, opened, settings.labels)
-    regressed = {name: view for name, view in views.items() if isinstance(view, FeatureView | VectorView)}
-    stacked, standardised = [], {}
-    seen = {name: view.network for name, view in views.items() if isinstance(view, FeatureView)}
-    shared = [name for name, network in seen.items() if network == opened.name]
+    shared = {name for name, view in views.items() if isinstance(view, FeatureView) and view.network == opened.name}
     whitening = np.eye(target.shape[1], dtype=np.float32) if shared else _half_whitening(target[rows])
     target = target @ whitening
-    for name in shared:
-        observed = train.observed(name)
-        mean = inputs[name][observed].mean(0)
-        standardised[name] = (inputs[name] - mean, mean, np.ones_like(mean), observed)
-        stacked += [_unit(standardised[name][0][observed]), target[rows]]
-    for name in regressed:
-        observed = rows & train.observed(name)
-        if name not in shared and np.count_nonzero(observed) >= 2:
-            mean, scale = _standards(inputs[name][observed])
-            standardised[name] = ((inputs[name] - mean) * scale, mean, scale, observed)
-            regression = _regression(standardised[name][0][observed], target[observed], settings.ridge)
-            stacked.append(_unit(regression[2]))
-    if not stacked:
-        stacked.append(target[rows])  # only texts: their own directions
-    axes = np.linalg.svd(np.concatenate(stacked), full_matrices=False)[2][:dimensions].T
+    standardised = _standardised(train, views, inputs, rows, shared)
+    spread: list[Matrix] = []  # the vectors whose main directions are the space
+    for name, (x, _, _, observed) in standardised.items():
+        if name in shared:
+            spread += [_unit(x[observed]), target[rows]]
+        else:
+            spread.append(_unit(_regression(x[observed], target[observed], settings.ridge)[2]))
+    spread = spread or [target[rows]]  # only texts: their own directions
+    axes = np.linalg.svd(np.concatenate(spread), full_matrices=False)[2][:dimensions].T
     basis = whitening @ axes
     arrays: dict[str, NDArray[Any]] = {"basis": basis.astype(np.float32), "centre": centre}
     vectors = [_unit(target[rows] @ axes)]
@@ -200,20 +192,17 @@ def learn(
     for name, (x, mean, scale, observed) in standardised.items():
         view, x = views[name], x[observed]
         if name in shared:
-            arrays |= {f"{name}.mean": mean, f"{name}.scale": scale, f"{name}.weight": basis}
-            arrays[f"{name}.bias"] = np.zeros(basis.shape[1], np.float32)
-            vectors.append(_unit(x @ basis))
-            continue
-        k: Matrix | None = None
-        if isinstance(view, FeatureView) and (classifier := view.classifier()) is not None:
+            weight, bias, z = basis, np.zeros(basis.shape[1], np.float32), x @ basis
+        elif isinstance(view, FeatureView) and (classifier := view.classifier()) is not None:
             classes = _class_names(opened) @ basis if classes is None else classes
             arrays[f"{name}.classes"] = classes.astype(np.float32)
             k = _unit(_softmax(inputs[name][observed] @ classifier[0] + classifier[1]) @ classes)
             x = np.concatenate([x, settings.input * (k - k.mean(0))], axis=1)
-        weight, bias, z = _regression(x, target[observed] @ axes, settings.ridge)
-        if k is not None:
+            weight, bias, z = _regression(x, target[observed] @ axes, settings.ridge)
             bias = bias - settings.input * k.mean(0) @ weight[-len(basis.T) :]
             z = _unit(z) + settings.classes * k
+        else:
+            weight, bias, z = _regression(x, target[observed] @ axes, settings.ridge)
         arrays |= {f"{name}.mean": mean, f"{name}.scale": scale, f"{name}.weight": weight, f"{name}.bias": bias}
         vectors.append(_unit(z))
     arrays["step"] = np.maximum(np.abs(np.concatenate(vectors)).max(0) / 127, 1e-6)
@@ -226,6 +215,33 @@ def learn(
     return FineSpace(record, {name: np.asarray(value, np.float32) for name, value in arrays.items()})
 
 
+class _Input(NamedTuple):
+    """The inputs of one modality, (x - mean) * scale, of all items, and which items the space is learned from."""
+
+    x: Matrix
+    mean: Matrix
+    scale: Matrix
+    observed: Mask
+
+
+def _standardised(
+    train: Dataset, views: Mapping[str, View], inputs: Mapping[str, Any], rows: Mask, shared: set[str]
+) -> dict[str, _Input]:
+    """The inputs that the space takes, standardised; those of the text encoder itself are only centred, and come first."""
+    standardised = {}
+    for name in filter(shared.__contains__, views):
+        observed = train.observed(name)
+        mean = inputs[name][observed].mean(0)
+        standardised[name] = _Input(inputs[name] - mean, mean, np.ones_like(mean), observed)
+    for name, view in views.items():
+        observed = rows & train.observed(name)
+        if name in shared or not isinstance(view, FeatureView | VectorView) or np.count_nonzero(observed) < 2:
+            continue
+        mean, scale = _standards(inputs[name][observed])
+        standardised[name] = _Input((inputs[name] - mean) * scale, mean, scale, observed)
+    return standardised
+
+
 def _of_vectors(name: str, inputs: Mapping[str, Any], dimensions: int) -> FineSpace:
     """The space of the vectors of one modality."""
     x = _unit(inputs[name])
@@ -233,28 +249,26 @@ def _of_vectors(name: str, inputs: Mapping[str, Any], dimensions: int) -> FineSp
     width, dimensions = basis.shape
     arrays = {f"{name}.mean": np.zeros(width), f"{name}.scale": np.ones(width), f"{name}.weight": basis}
     arrays |= {f"{name}.bias": np.zeros(dimensions), "basis": basis, "centre": np.zeros(width)}
-    arrays["step"] = np.maximum(ROOM * np.abs(_unit(x @ basis)).max(0) / 127, 1e-6)
+    arrays["step"] = np.maximum(HEADROOM * np.abs(_unit(x @ basis)).max(0) / 127, 1e-6)
     record: dict[str, Any] = {"dimensions": dimensions, "encoder": None, "modalities": [name], "settings": {}}
     return FineSpace(record, {key: np.asarray(value, np.float32) for key, value in arrays.items()})
 
 
-def _targets(
-    train: Dataset, texts: list[str], encoder: TextEncoder, labels: float
-) -> tuple[Matrix, NDArray[np.bool_], Matrix]:
+def _targets(train: Dataset, texts: list[str], encoder: TextEncoder, labels: float) -> tuple[Matrix, Mask, Matrix]:
     """t (n, width), which items have one, and c."""
-    spoken = [sentence_vectors(encoder, _texts_of(train, name)) for name in texts]
+    sentence = [sentence_vectors(encoder, _texts_of(train, name)) for name in texts]
     observed = [np.array([bool(text) for text in _texts_of(train, name)]) for name in texts]
     rows = np.zeros(len(train), bool)
     names = None
     if train.labels is not None and train.label_names is not None:
         names = sentences.encode(encoder, list(train.label_names))
     if any(mask.any() for mask in observed):
-        centre = np.concatenate([vectors[mask] for vectors, mask in zip(spoken, observed, strict=True)]).mean(0)
+        centre = np.concatenate([vectors[mask] for vectors, mask in zip(sentence, observed, strict=True)]).mean(0)
     else:
         assert names is not None
         centre, labels = names.mean(0), 1.0
     target = np.zeros((len(train), encoder.width), np.float32)
-    for vectors, mask in zip(spoken, observed, strict=True):
+    for vectors, mask in zip(sentence, observed, strict=True):
         target[mask] += _unit(vectors[mask] - centre)
         rows |= mask
     target = _unit(target)

@@ -51,8 +51,8 @@ def write(
         save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, draft / WEIGHTS)
         modalities = {name: view.save(draft, name) for name, view in views.items()}
         fingerprint = _fingerprint(draft, modalities, record.get("fine"))
-        whole = {"format": FORMAT, "fingerprint": fingerprint, **record, "modalities": modalities}
-        (draft / MODEL).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        record = {"format": FORMAT, "fingerprint": fingerprint, **record, "modalities": modalities}
+        (draft / MODEL).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         lines = "".join(json.dumps(row) + "\n" for row in history)
         (draft / HISTORY).write_text(lines, encoding="utf-8")
         for name, text in extra.items():
@@ -137,9 +137,9 @@ def _describe(folder: Path) -> str:
     """What a folder without a model holds, as a hint."""
     if not folder.is_dir():
         return "It is a file. Give the folder that dcmh train wrote."
-    if is_model(kept := folder / KEPT):
-        indexed = (folder / "index.json").is_file()
-        return f"It is a search index; its model is {kept}" if indexed else f"Did you mean {kept} ?"
+    if is_model(copy := folder / KEPT):
+        is_index = (folder / "index.json").is_file()
+        return f"It is a search index; its model is {copy}" if is_index else f"Did you mean {copy} ?"
     names = sorted(entry.name for entry in folder.iterdir())
     if any(
         name.lower().endswith(IMAGE_SUFFIXES) or name in ("pairs.jsonl", "pairs.csv", "pairs.tsv") for name in names

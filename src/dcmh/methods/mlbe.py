@@ -25,12 +25,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcmh.data.dataset import similarity
-from dcmh.errors import ParameterError
-from dcmh.methods._two_views import Matrix, TwoViewHasher, blocks, sign, unit_rows
-from dcmh.methods.base import Arrays
+from dcmh.methods._two_views import Matrix, Names, TwoViewHasher, blocks, sign, unit_rows
+from dcmh.methods.base import Arrays, Labels
+from dcmh.util.checks import whole_number
 
 SHAPE, RATE = 1.0, 1.0  # of every Gamma prior
 PASSES = 5  # over the bits of a new item
@@ -49,14 +48,10 @@ class MLBE(TwoViewHasher):
 
     def __init__(self, bits: int = 64, *, landmarks: int = 300, sweeps: int = 30, seed: int = 0) -> None:
         super().__init__(bits, seed=seed)
-        if landmarks < 2 or sweeps < 1:
-            raise ParameterError(
-                f"landmarks must be at least 2 and sweeps at least 1, not {landmarks!r} and {sweeps!r}."
-            )
-        self.landmarks = landmarks
-        self.sweeps = sweeps
+        self.landmarks = whole_number("landmarks", landmarks, 2)
+        self.sweeps = whole_number("sweeps", sweeps, 1)
 
-    def _learn(self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None) -> None:
+    def _learn(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> None:
         assert labels is not None
         generator = np.random.default_rng(self.seed)
         rows = np.sort(generator.choice(len(X), min(self.landmarks, len(X)), replace=False))
@@ -97,8 +92,8 @@ class MLBE(TwoViewHasher):
         return outputs
 
     def _state(self) -> Arrays:
-        kept = {"mean": self.means_, "points": self.points_, "map": self.maps_}
-        return {f"{name}.{key}": values[name] for key, values in kept.items() for name in values}
+        learned = {"mean": self.means_, "points": self.points_, "map": self.maps_}
+        return {f"{name}.{key}": values[name] for key, values in learned.items() for name in values}
 
     def _restore(self, state: Arrays) -> None:
         self.means_, self.points_, self.maps_ = (

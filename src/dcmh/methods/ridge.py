@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dcmh.methods.base import Arrays, Hasher
+from dcmh.methods.base import Arrays, Hasher, Labels, Mask
 
 
 class Ridge(Hasher):
@@ -24,9 +24,7 @@ class Ridge(Hasher):
         super().__init__(bits, seed=seed)
         self.ridge = ridge
 
-    def _fit(
-        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
-    ) -> None:
+    def _fit(self, inputs: dict[str, Any], labels: Labels | None, observed: dict[str, Mask]) -> None:
         assert labels is not None
         targets = labels - labels.mean(0)
         projections = np.random.default_rng(self.seed).standard_normal((labels.shape[1], self.bits))

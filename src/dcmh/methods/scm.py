@@ -16,10 +16,10 @@ c + 1 - i (again from the first where there are fewer). R_t has rank at most l +
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcmh.methods._solvers import canonical_pairs, check_rank, whitener
-from dcmh.methods._two_views import LinearHasher, Matrix, sign, unit_rows
+from dcmh.methods._two_views import LinearHasher, Matrix, Names, sign, unit_rows
+from dcmh.methods.base import Labels
 
 RIDGE = 1e-6  # on the scatter matrices, as in the authors' code
 
@@ -38,9 +38,7 @@ class SCM(LinearHasher):
         super().__init__(bits, seed=seed)
         self.orthogonal = orthogonal
 
-    def _directions(
-        self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None
-    ) -> tuple[Matrix, Matrix]:
+    def _directions(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> tuple[Matrix, Matrix]:
         assert labels is not None
         Tx, Ty = whitener(X, RIDGE), whitener(Y, RIDGE)
         Xw, Yw = X @ Tx, Y @ Ty

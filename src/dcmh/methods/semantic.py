@@ -19,7 +19,7 @@ from dcmh.inputs import encoders
 from dcmh.inputs.views import FeatureView, SentenceView, View, WordView
 from dcmh.methods import fine_space
 from dcmh.methods._solvers import itq
-from dcmh.methods.base import Arrays, Hasher
+from dcmh.methods.base import Arrays, Hasher, Labels, Mask
 
 
 class Semantic(Hasher):
@@ -30,8 +30,8 @@ class Semantic(Hasher):
     text_encoder
         "use-multilingual", "minilm", or a folder with model.onnx and tokenizer.json.
     encoder
-        An encoder of `dcmh.inputs.encoders` that pictures, texts or both are seen with instead, such as
-        "transformers:FOLDER". If it takes both, nothing but the rotation is learned.
+        An encoder of `dcmh.inputs.encoders` for pictures, texts or both instead, such as "transformers:FOLDER". If it takes
+        both, only the rotation is learned.
     general
         Learn for collections other than the training set: rely less on it, and more on the image network's own classes.
     """
@@ -70,26 +70,22 @@ class Semantic(Hasher):
             return FeatureView(self.encoder)
         return super()._view(kind)
 
-    def _fit(
-        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
-    ) -> None:
+    def _fit(self, inputs: dict[str, Any], labels: Labels | None, observed: dict[str, Mask]) -> None:
         if self.fine_ is None:
             raise DataError(
                 "The method semantic learns from texts, or from labels with names, but the data has neither."
             )
         names = [name for name in inputs if name in self.fine_.modalities]
-        others = [name for name in names if not isinstance(self.views_[name], WordView)] or names
-        z = np.concatenate([self._fine(name, inputs[name][observed[name]]) for name in others])
+        names = [name for name in names if not isinstance(self.views_[name], WordView)] or names
+        z = np.concatenate([self._fine(name, inputs[name][observed[name]]) for name in names])
         self.rotation_ = itq(z, self.bits, self.seed)
 
     def _fine(self, modality: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         assert self.fine_ is not None
         view = self.views_[modality]
-        return (
-            self.fine_.of_sentences(values)
-            if isinstance(view, WordView)
-            else self.fine_.of_inputs(modality, values, view)
-        )
+        if isinstance(view, WordView):
+            return self.fine_.of_sentences(values)
+        return self.fine_.of_inputs(modality, values, view)
 
     def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
         return np.asarray(self._fine(modality, values) @ self.rotation_)

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
 from dcmh.methods._solvers import logistic_weights, ridge_weights
-from dcmh.methods._two_views import Matrix, TwoViewHasher, blocks, sign, unit_rows
-from dcmh.methods.base import Arrays
+from dcmh.methods._two_views import Matrix, Names, TwoViewHasher, blocks, sign, unit_rows
+from dcmh.methods.base import Arrays, Labels
+from dcmh.util.checks import whole_number
 
 RIDGE = 0.01  # of the logistic regressions
 STRENGTHS = 10.0 ** np.arange(-3, 4)  # of the ridge regressions
@@ -71,25 +72,20 @@ class SePH(TwoViewHasher):
         super().__init__(bits, seed=seed)
         if bases not in ("random", "kmeans"):
             raise ParameterError(f"bases must be 'random' or 'kmeans', not {bases!r}.")
-        for name, value, least in (("base_count", base_count, 1), ("folds", folds, 2), ("iterations", iterations, 1)):
-            if value < least:
-                raise ParameterError(f"{name} must be at least {least}, not {value!r}.")
         self.bases = bases
-        self.base_count = base_count
+        self.base_count = whole_number("base_count", base_count, 1)
         self.linear = linear
-        self.folds = folds
+        self.folds = whole_number("folds", folds, 2)
         self.alpha = alpha
-        self.iterations = iterations
+        self.iterations = whole_number("iterations", iterations, 1)
 
-    def _learn(self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None) -> None:
+    def _learn(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> None:
         assert labels is not None
         generator = np.random.default_rng(self.seed)
         codes = self._codes(unit_rows(labels).astype(np.float32), generator)
-        self.parts_: dict[str, Arrays] = {
-            name: self._linear_part(view, codes, generator)
-            if self.linear
-            else self._kernel_part(view, codes, generator)
-            for name, view in zip(names, (X, Y), strict=True)
+        fit_view = self._fit_linear if self.linear else self._fit_kernel
+        self.predictors_: dict[str, Arrays] = {
+            name: fit_view(view, codes, generator) for name, view in zip(names, (X, Y), strict=True)
         }
 
     def _codes(self, L: NDArray[np.float32], generator: np.random.Generator) -> Matrix:
@@ -112,7 +108,7 @@ class SePH(TwoViewHasher):
             H -= H.mean(axis=0)
         return sign(best)
 
-    def _kernel_part(self, view: Matrix, codes: Matrix, generator: np.random.Generator) -> Arrays:
+    def _fit_kernel(self, view: Matrix, codes: Matrix, generator: np.random.Generator) -> Arrays:
         count = min(self.base_count, len(view))
         bases = view[np.sort(generator.choice(len(view), count, replace=False))]
         if self.bases == "kmeans":
@@ -124,14 +120,14 @@ class SePH(TwoViewHasher):
         T = vectors / np.sqrt(np.maximum(values, 0) + 1e-10 * values[-1])
         return arrays | {"weights": T @ logistic_weights(kernel(view, arrays) @ T, codes, RIDGE)}
 
-    def _linear_part(self, view: Matrix, codes: Matrix, generator: np.random.Generator) -> Arrays:
+    def _fit_linear(self, view: Matrix, codes: Matrix, generator: np.random.Generator) -> Arrays:
         mean = view.mean(axis=0)
         folds = generator.permutation(np.arange(len(view)) % min(self.folds, len(view)))
         weights, _ = ridge_weights(np.column_stack([view - mean, np.ones(len(view))]), codes, STRENGTHS, folds)
         return {"mean": mean, "weights": weights[:-1], "offset": weights[-1]}
 
     def _outputs(self, modality: str, values: Any) -> Matrix:
-        arrays = self.parts_[modality]
+        arrays = self.predictors_[modality]
         outputs = np.empty((len(values), self.bits))
         for rows in blocks(len(values)):
             block = np.asarray(values[rows], np.float64)
@@ -142,13 +138,13 @@ class SePH(TwoViewHasher):
         return outputs
 
     def _state(self) -> Arrays:
-        return {f"{name}.{key}": value for name, arrays in self.parts_.items() for key, value in arrays.items()}
+        return {f"{name}.{key}": value for name, arrays in self.predictors_.items() for key, value in arrays.items()}
 
     def _restore(self, state: Arrays) -> None:
-        self.parts_ = {name: {} for name in self.views_}
+        self.predictors_ = {name: {} for name in self.views_}
         for name, value in state.items():
             modality, _, key = name.rpartition(".")
-            self.parts_[modality][key] = value
+            self.predictors_[modality][key] = value
 
 
 def divergence(H: NDArray[Any], L: NDArray[Any]) -> tuple[float, NDArray[Any]]:

@@ -26,11 +26,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dcmh.errors import ParameterError
-from dcmh.methods._two_views import Matrix, TwoViewHasher, blocks
-from dcmh.methods.base import Arrays
+from dcmh.methods._two_views import Matrix, Names, TwoViewHasher, blocks
+from dcmh.methods.base import Arrays, Labels
+from dcmh.util.checks import number, whole_number
 
 
 class STMH(TwoViewHasher):
@@ -62,23 +61,17 @@ class STMH(TwoViewHasher):
         seed: int = 0,
     ) -> None:
         super().__init__(bits, seed=seed)
-        if not 0 < balance < 1:
-            raise ParameterError(f"balance must lie between 0 and 1, not at {balance!r}. 0.5 weighs both alike.")
-        if not (nu > 0 and gamma > 0):
-            raise ParameterError(f"nu and gamma must be above 0, not {nu!r} and {gamma!r}.")
-        if iterations < 1:
-            raise ParameterError(f"iterations must be at least 1, not {iterations!r}.")
-        self.balance = balance
-        self.nu = nu
-        self.gamma = gamma
-        self.iterations = iterations
+        self.balance = number("balance", balance, below=1)
+        self.nu = number("nu", nu)
+        self.gamma = number("gamma", gamma)
+        self.iterations = whole_number("iterations", iterations, 1)
 
     @property
     def topics(self) -> int:
         """m, the number of topics per item."""
         return max(round(self.bits / 2), 1)
 
-    def _learn(self, names: tuple[str, str], X: Matrix, Y: Matrix, labels: NDArray[np.uint8] | None) -> None:
+    def _learn(self, names: Names, X: Matrix, Y: Matrix, labels: Labels | None) -> None:
         self.names_ = names
         r1, eye = self.balance, np.eye(self.bits)
         generator = np.random.default_rng(self.seed)

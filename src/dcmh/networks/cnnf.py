@@ -83,7 +83,7 @@ def load_matconvnet(network: CNNF, path: Path) -> CNNF:
 
 def _as_weight(kernel: NDArray[Any]) -> Tensor:
     """MatConvNet's kernels, height x width x in x out, as torch has them, (out, in, height, width)."""
-    if kernel.ndim == 2:  # of a fully connected layer, whose height and width of 1 SciPy leaves out
+    if kernel.ndim == 2:  # a fully connected layer: SciPy drops its height and width of 1
         kernel = kernel[None, None]
     if kernel.ndim != 4:
         return torch.from_numpy(np.asarray(kernel, np.float32))

@@ -55,7 +55,7 @@ class FirstConv(nn.Conv2d):
 
 
 class ConvWithoutBias(nn.Conv2d):
-    """A convolution that leaves its bias to the next operation, which adds it on the way."""
+    """A convolution without its bias, which the next operation adds."""
 
     bias: Tensor
 
@@ -83,8 +83,8 @@ class FullyConnected(nn.Conv2d):
 
 
 class _Product(torch.autograd.Function):
-    """A linear layer in bfloat16 whose gradient of the weights, the largest tensor of a step, comes as float32 at once: autocast
-    would write it in bfloat16 and copy it."""
+    """A linear layer in bfloat16 that computes the gradient of its weights, the largest tensor of a step, in float32 directly;
+    autocast would write it in bfloat16 and copy it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -96,11 +96,11 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, low = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        for_x, for_weight, for_bias = ctx.needs_input_grad
         return (
-            gradient @ low if wanted[0] else None,
-            torch.mm(gradient.T, x, out_dtype=torch.float32) if wanted[1] else None,
-            gradient.sum(0, dtype=torch.float32) if wanted[2] else None,
+            gradient @ low if for_x else None,
+            torch.mm(gradient.T, x, out_dtype=torch.float32) if for_weight else None,
+            gradient.sum(0, dtype=torch.float32) if for_bias else None,
         )
 
 
@@ -133,9 +133,9 @@ def max_pool(x: Tensor, after: int = 0) -> Tensor:
 
 def has_kernels(x: Tensor) -> bool:
     """Whether our Triton kernels, which compute in float32, take these maps: on a GPU, channels last, a power of two of them."""
-    two = x.shape[1] & (x.shape[1] - 1) == 0
-    last = x.is_contiguous(memory_format=torch.channels_last)
-    return x.is_cuda and two and last and x.dtype != torch.float64 and devices.has_triton()
+    is_power_of_two = x.shape[1] & (x.shape[1] - 1) == 0
+    is_channels_last = x.is_contiguous(memory_format=torch.channels_last)
+    return x.is_cuda and is_power_of_two and is_channels_last and x.dtype != torch.float64 and devices.has_triton()
 
 
 def _add(x: Tensor, bias: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dcmh.errors import ParameterError
 
@@ -73,11 +73,6 @@ def share(batch: Tensor) -> Tensor:
     return batch.chunk(world())[rank()]
 
 
-def parallel(backbone: nn.Module) -> nn.Module:
-    """The image network, with gradients averaged over the processes."""
-    return nn.parallel.DistributedDataParallel(backbone, gradient_as_bucket_view=True)
-
-
 def gather(features: Tensor) -> Tensor:
     """The rows of all processes, in order; each row's gradient goes back to the process it came from."""
     return _Gather.apply(features)  # type: ignore[no-any-return, no-untyped-call]
@@ -93,7 +88,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        # Every process holds the whole gradient. DistributedDataParallel averages where the sum is needed: hence the factor.
+        # Every process holds the whole gradient. The factor undoes that DistributedDataParallel averages instead of summing.
         return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows] * world()
 
 

@@ -143,12 +143,12 @@ class Encoder(nn.Module):
     """A trained network for encoding on a CPU: the same features up to float noise, in float32, several times faster.
 
     Normalisations are folded as by `fuse`. Where torch has oneDNN, ReLU6 and the residual sum happen inside its
-    convolutions, and its layout of the weights is made once, here. No picture is padded: pictures and filters are turned
-    by 180 degrees, and then the odd row of "SAME" comes before the picture, which padding by kernel // 2 on all sides does.
+    convolutions, and the weights are brought into its layout once, here. No picture is copied for padding: pictures and filters
+    are turned by 180 degrees, so that the odd row of "SAME" comes first, as with padding by kernel // 2 on all sides.
 
     Features of a picture do not depend on the pictures beside it in the batch, nor (with oneDNN) on the batch's size or
     the number of threads, not in a single bit. A batch of 4 is fastest: blocks of memory over 32 MB go back to the
-    system and are cleared again for each layer, which at a batch of 32 costs more than the arithmetic.
+    system and are cleared again for each layer, which at a batch of 32 takes longer than the arithmetic.
     """
 
     BATCH = 4

@@ -31,7 +31,7 @@ class PixelNetwork(nn.Module):
         self.backbone = backbone
         self.head = head
         self.fixed_statistics = fixed_statistics
-        # Both in lists, which hides them from PyTorch: they share the backbone's weights. The backbone wrapped for several
+        # In lists, which hides them from PyTorch, since they share the backbone's weights: the backbone wrapped for several
         # processes, and its fast form for encoding on a CPU, which `dcmh.inputs.features.outputs_of` makes on first use.
         self._parallel: list[nn.Module] = []
         self.encoder: list[nn.Module] = []
@@ -49,8 +49,8 @@ class PixelNetwork(nn.Module):
         return self
 
     def distribute(self) -> None:
-        """From now on, while training, this process passes only its share of each batch."""
-        self._parallel = [distributed.parallel(self.backbone)]
+        """While training, this process passes only its share of each batch; gradients are averaged over the processes."""
+        self._parallel = [nn.parallel.DistributedDataParallel(self.backbone, gradient_as_bucket_view=True)]
 
     def features(self, pixels: Tensor) -> Tensor:
         """The image network's features, (n, width)."""
@@ -65,7 +65,7 @@ class PixelNetwork(nn.Module):
 
 
 def fold(network: nn.Module) -> nn.Module:
-    """A trained network ready to encode: its hash layers folded into plain ones."""
+    """A trained network for encoding: its hash layers are folded into plain ones."""
     if isinstance(network, PixelNetwork):
         return PixelNetwork(network.backbone, fold(network.head)).eval()
     assert isinstance(network, HashMLP | TextNetwork)

@@ -94,8 +94,8 @@ class HashMLP(nn.Module):
     """Inputs (n, inputs) to outputs (n, bits) by one hidden layer.
 
     The first `words` inputs are a bag of words, taken as they are. The others are feature vectors, standardised with the
-    training set's mean and deviation (`standardise`), so that their scale does not matter; beside a bag of words they count
-    for BESIDE_WORDS of that. `hidden=0` leaves the hidden layer out.
+    training set's mean and deviation (`standardise`), so that their scale does not matter; beside a bag of words they are scaled
+    down to BESIDE_WORDS of that. `hidden=0` leaves the hidden layer out.
     """
 
     BESIDE_WORDS = 0.3
@@ -136,9 +136,9 @@ class HashMLP(nn.Module):
 
         Near 0 the likelihood's gradient vanishes, far out it saturates; the scale of the input must not decide which.
         """
-        was = self.training
+        was_training = self.training
         outputs = self.train()(x)
-        self.train(was)
+        self.train(was_training)
         deviation, mean = torch.std_mean(outputs, dim=0)
         gain = size / deviation.clamp(min=1e-6)
         self.last.weight.mul_(gain[:, None])
@@ -154,10 +154,10 @@ class HashMLP(nn.Module):
         if self.words < x.shape[1]:
             x = self.feature_dropout((x - self.shift) * self.scale)
         if not isinstance(self.first, nn.Identity):
-            seen = self.first(x[:, : self.words] if self.words else x)
+            hidden = self.first(x[:, : self.words] if self.words else x)
             if not isinstance(self.beside, nn.Identity):
-                seen = seen + self.beside(x[:, self.words :])
-            x = functional.relu(self.norm(seen))
+                hidden = hidden + self.beside(x[:, self.words :])
+            x = functional.relu(self.norm(hidden))
         return self.last(self.dropout(x))  # type: ignore[no-any-return]
 
     @torch.no_grad()

@@ -1,11 +1,13 @@
 """Tables of whole numbers in text: every way they are written in, against Python's own int()."""
 
 import io
+import re
 
 import numpy as np
 import pytest
 
 from dcmh.data.benchmarks import numbers
+from dcmh.data.benchmarks.release import Release
 from dcmh.errors import DataError
 
 generator = np.random.default_rng(0)
@@ -59,7 +61,10 @@ def test_what_is_no_table(content, says):
         numbers.read_table(io.BytesIO(content), "t", 3, rows=4)
 
 
-def test_lines_of_another_encoding():
-    assert numbers.read_lines("\ufeffsky\r\n\r\n sea \n".encode(), "list.txt") == ["sky", "sea"]
+def test_lines_of_another_encoding(tmp_path):
+    (tmp_path / "list.txt").write_bytes("\ufeffsky\r\n\r\n sea \n".encode())
+    release = Release(tmp_path, re.compile("none"))
+    assert release.lines("list.txt") == ["sky", "sea"]
+    (tmp_path / "list.txt").write_bytes(b"s\xe9a\n")
     with pytest.raises(DataError, match=r"list.txt is not UTF-8 \(byte 1\). Get the file again, or save it as UTF-8."):
-        numbers.read_lines(b"s\xe9a\n", "list.txt")
+        release.lines("list.txt")

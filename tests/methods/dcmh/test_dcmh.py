@@ -22,6 +22,7 @@ from dcmh.inputs import images
 from dcmh.inputs.features import to_batch
 from dcmh.methods.dcmh import DCMH, objective, similarity
 from dcmh.methods.dcmh.recipes import Paper, Stable
+from training import equal_weights, started
 
 FAST = {"hidden": 32, "epochs": 4, "batch_size": 32, "bits": 16, "device": "cpu"}
 LONGER = {**FAST, "epochs": 20, "learning_rate": 0.01, "dropout": 0.1}
@@ -36,11 +37,6 @@ def pairs(n=160, seed=0, classes=4):
         text=(centre_y[which] + 0.7 * rng.normal(size=(n, 9))).astype(np.float32),
         labels=np.eye(classes, dtype=np.uint8)[which],
     )
-
-
-def equal_weights(a, b):
-    x, y = a._state(), b._state()
-    return set(x) == set(y) and all(np.array_equal(x[key], y[key]) for key in x)
 
 
 def test_it_learns():
@@ -128,7 +124,7 @@ def test_a_training_that_diverges_is_stopped(recipe):
 
 def literal_step(model, data):
     """One image step of the paper, by its gradient formula, on the state that `_start` gives."""
-    run, batch = start(model, data)
+    run, batch = started(model, data), torch.arange(40)
     F, G = run.sides[0].outputs.clone(), run.sides[1].outputs
     fresh = run.sides[0].network(run.sides[0].inputs[batch])
     F[batch] = fresh.detach()
@@ -137,14 +133,6 @@ def literal_step(model, data):
     whole = objective.gradient(F, G, run.B, S, gamma=model.gamma, eta=model.eta)
     fresh.backward(whole[batch] / (len(batch) * len(G)))
     return [parameter.grad.clone() for parameter in run.sides[0].network.parameters()]
-
-
-def start(model, data):
-    model.views_ = {name: model._view(data[name].kind).fit(data[name]) for name in data.modalities}
-    inputs = {name: model.views_[name](data[name]) for name in data.modalities}
-    observed = {name: data.observed(name) for name in data.modalities}
-    run = model._start(model._recipe({}), inputs, data.labels, observed, torch.device("cpu"))
-    return run, torch.arange(40)
 
 
 def test_vectors_and_files_of_pairs_tell_runs_apart(tmp_path):
@@ -177,7 +165,7 @@ def test_paper_recipe_follows_the_papers_gradient():
     data = pairs()
     model = DCMH(bits=8, recipe="paper", validation=0.0, gamma=0.5, eta=0.2, device="cpu")
     expected = literal_step(model, data)
-    run, batch = start(model, data)
+    run, batch = started(model, data), torch.arange(40)
     side = run.sides[0]
     outputs = side.forward(side.inputs[batch])
     side.store(batch, outputs.detach())
@@ -192,7 +180,7 @@ def test_paper_recipe_is_the_papers_sum():
     """J over (batch x n): the likelihood and quantisation of the batch, the balance of all points."""
     data = pairs()
     model = DCMH(bits=8, recipe="paper", validation=0.0, gamma=0.5, eta=0.2, device="cpu", precision="float64")
-    run, batch = start(model, data)
+    run, batch = started(model, data), torch.arange(40)
     (side, other), recipe = run.sides, model._recipe({})
     outputs = side.forward(side.inputs[batch])
     side.store(batch, outputs.detach())
@@ -228,13 +216,13 @@ def test_paper_recipe_uses_the_authors_rates():
 @pytest.mark.parametrize("bits", [16, 64, 256])
 def test_stable_recipe_starts_theta_at_unit_variance(bits):
     model = DCMH(bits=bits, hidden=64, dropout=0.0, device="cpu")
-    run, _ = start(model, pairs(400))
+    run = started(model, pairs(400))
     F, G = run.sides[0].outputs[run.sides[0].rows], run.sides[1].outputs[run.sides[1].rows]
     assert 0.5 < (objective.theta(F, G.flip(0)) * model._recipe({}).scale).std() < 2
 
 
 def test_codes_of_the_run_are_the_sign_of_the_sum():
-    run, _ = start(DCMH(**FAST), pairs())
+    run = started(DCMH(**FAST), pairs())
     F, G = run.sides[0].outputs, run.sides[1].outputs
     assert torch.equal(run.B, torch.where(F + G >= 0, 1.0, -1.0))
 
@@ -249,7 +237,7 @@ def test_items_that_lack_a_modality_take_part():
         {"image": Vectors(whole["image"].values, observed=image), "text": Vectors(whole["text"].values, observed=text)},
         labels=whole.labels,
     )
-    run, _ = start(DCMH(**FAST, validation=0.0), data)
+    run = started(DCMH(**FAST, validation=0.0), data)
     assert len(run.sides[0].rows) == 240
     assert not run.sides[0].outputs[~torch.from_numpy(image)].any()
     split = pairs(400, seed=0).split(queries=100)
@@ -288,7 +276,7 @@ def test_codes_do_not_depend_on_the_batch():
 
 
 def test_held_out_items_are_not_trained_on():
-    run, _ = start(DCMH(**FAST, validation=0.25), pairs())
+    run = started(DCMH(**FAST, validation=0.25), pairs())
     assert len(run.held_out) == 40
     for side in run.sides:
         assert not set(side.rows.tolist()) & set(run.held_out.tolist())

@@ -82,7 +82,7 @@ def test_tags_are_shared_words_weighed_by_rarity():
     for a in range(90):
         for b in range(90):
             rarity = sum(-math.log(bag.counts_[w] / given) for w in np.flatnonzero(has[a] & has[b]))
-            expected[a, b] = max(expected[a, b], rarity >= -math.log(similarity.RARE) - 1e-4)
+            expected[a, b] = max(expected[a, b], rarity >= -math.log(similarity.RARE_SHARE) - 1e-4)
     S, _ = whole(known, 90)
     np.testing.assert_array_equal(S, expected)
     assert 0.05 < S.mean() < 0.9  # it tells pairs apart

@@ -30,7 +30,7 @@ class Finding:
 
 
 def check(name: str, folder: Path) -> list[Finding]:
-    """All findings about a data set in a folder. A file that cannot be read is a finding, not an error."""
+    """All findings about a data set in a folder. An unreadable file is a finding, not an error."""
     if not folder.is_dir():
         return [Finding("folder", "missing", f"{folder} does not exist. {sources.how_to_get(name, folder)}")]
     findings = list(_archives(name, folder))
@@ -119,14 +119,14 @@ def _annotated(files: mirflickr.Files, numbers: Sequence[int]) -> tuple[State, s
 
 def _points(files: mirflickr.Files, numbers: Sequence[int]) -> tuple[State, str]:
     labels = mirflickr.annotated(files, numbers)
-    tagged, strange = mirflickr.tags_of(files, numbers)
+    tagged, notes = mirflickr.tags_of(files, numbers)
     keep = mirflickr.bag(tagged, mirflickr.word_list(files)).any(axis=1) & labels.any(axis=1)
     counts = dict(zip(mirflickr.LABELS, labels[keep].sum(axis=0, dtype=int).tolist(), strict=True))
-    other = [f"{label} {counts[label]:,} not {n:,}" for label, n in mirflickr.LABELS.items() if counts[label] != n]
+    differing = [f"{label} {counts[label]:,} not {n:,}" for label, n in mirflickr.LABELS.items() if counts[label] != n]
     state, points = _same(int(keep.sum()), mirflickr.ITEMS, "points")
-    if other:
-        return "wrong", f"{points}; label counts differ from those of the public .mat: {', '.join(other)}"
-    return state, "; ".join([f"{points}, with the label counts of the public .mat", *strange])
+    if differing:
+        return "wrong", f"{points}; label counts differ from those of the public .mat: {', '.join(differing)}"
+    return state, "; ".join([f"{points}, with the label counts of the public .mat", *notes])
 
 
 # -- NUS-WIDE -------------------------------------------------------------------------------------------------------
@@ -136,18 +136,15 @@ def _nuswide(name: str, folder: Path) -> Iterator[Finding]:
     files = nuswide.find(folder)
     absent = [f"Labels_{concept}.txt" for concept in nuswide.ALL_CONCEPTS if concept not in files.labels]
     yield Finding("labels", "missing" if absent else "ok", _missing(len(nuswide.ALL_CONCEPTS), absent))
-    for what, path, missing in (
-        ("list of photos", files.images, "ImageList/Imagelist.txt"),
-        ("list of tags", files.words, "NUS_WID_Tags/TagList1k.txt, which only text = words needs"),
-    ):
-        needed: State = "missing" if what == "list of photos" else "optional"
-        yield Finding(what, "ok" if path else needed, files.release.describe(path) if path else missing)
-    for what, table, missing, state in (
+    tables: tuple[tuple[str, Sequence[str | None] | None, str, State], ...] = (
+        ("list of photos", [files.images], "ImageList/Imagelist.txt", "missing"),
+        ("list of tags", [files.words], "NUS_WID_Tags/TagList1k.txt, which only text = words needs", "optional"),
         ("tags", files.tags, "NUS_WID_Tags/AllTags1k.txt, or Train_Tags1k.dat and Test_Tags1k.dat", "missing"),
         ("visual words", files.bags, "BoW_int.dat, which only the hand-crafted features need", "optional"),
-    ):
-        where = "" if table is None else " and ".join(files.release.describe(path) for path in table)
-        yield Finding(what, "ok" if table else state, where or missing)  # type: ignore[arg-type]
+    )
+    for what, paths, expected, state in tables:
+        found = " and ".join(files.release.describe(path) for path in paths or () if path)
+        yield Finding(what, "ok" if found else state, found or expected)
     if files.images is None:
         yield Finding("alignment", "unknown", "not checked: the list of photos is missing")
         return

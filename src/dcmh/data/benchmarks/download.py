@@ -1,4 +1,4 @@
-"""Downloading the benchmarks: each archive comes through pooch, from one mirror after the other, and is unpacked.
+"""Downloading the benchmarks: pooch fetches each archive from the first mirror that has it; then it is unpacked.
 
 The record fetched.json keeps where each archive came from and its SHA-256, so that later downloads can be compared.
 """

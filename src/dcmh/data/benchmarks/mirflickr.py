@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.benchmarks import sources
-from dcmh.data.benchmarks.numbers import read_lines
 from dcmh.data.benchmarks.release import Release
 from dcmh.data.columns import Images, Texts, Vectors
 from dcmh.data.dataset import Dataset
@@ -50,7 +49,7 @@ class Files:
     words: str | None
 
     def missing(self) -> list[str]:
-        """The kinds of file of which there are none, by name."""
+        """The kinds of files that are missing, by name."""
         missing = [] if self.photos else ["photos (mirflickr/im1.jpg …)"]
         missing += [] if self.tags else ["tags (mirflickr/meta/tags/tags1.txt …)"]
         missing += [] if self.words else ["the list of words (mirflickr/doc/common_tags.txt)"]
@@ -63,7 +62,7 @@ class Files:
 
 
 def find(folder: Path) -> Files:
-    """The files of the release under a folder, wherever in it they were unpacked."""
+    """The files of the release in a folder and its subfolders."""
     release = Release(folder, _ZIPS)
     photos: dict[int, str] = {}
     for match, path in release.matching(r"(?:.*/)?im(\d{1,7})\.jpg"):
@@ -96,7 +95,7 @@ def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
     numbers = _numbers(files, folder)
     labels = annotated(files, numbers)
     words = word_list(files)
-    tagged, strange = tags_of(files, numbers)
+    tagged, notes = tags_of(files, numbers)
     bags = bag(tagged, words)
     keep = np.flatnonzero(bags.any(axis=1) & labels.any(axis=1))
     if len(keep) == 0:
@@ -104,17 +103,17 @@ def load(folder: Path | None = None, *, text: str = "bag") -> Dataset:
             f"No photo in {folder} has both one of the words of {files.release.describe(str(files.words))} and a label. "
             f"Are they of the same release? See: dcmh data check {NAME}"
         )
-    kept = [numbers[row] for row in keep]
+    points = [numbers[row] for row in keep]
     return Dataset(
         {
-            "image": Images([files.release.picture(files.photos[number]) for number in kept], root=folder),
+            "image": Images([files.release.picture(files.photos[number]) for number in points], root=folder),
             "text": Vectors(bags[keep]) if text == "bag" else Texts([" ".join(tagged[row]) for row in keep]),
         },
         labels=labels[keep],
         label_names=list(LABELS),
-        ids=[f"im{number}" for number in kept],
+        ids=[f"im{number}" for number in points],
         name=NAME,
-        notes=[*_notes(len(numbers), len(kept), len(words)), *strange],
+        notes=[*_notes(len(numbers), len(points), len(words)), *notes],
     )
 
 
@@ -137,7 +136,7 @@ def annotated(files: Files, numbers: Sequence[int]) -> NDArray[np.uint8]:
     labels = np.zeros((len(numbers), len(LABELS)), np.uint8)
     for column, label in enumerate(LABELS):
         path = files.annotations[label]
-        for line in read_lines(files.release.read(path), files.release.describe(path)):
+        for line in files.release.lines(path):
             if not line.isdecimal() or int(line) not in row_of:
                 raise DataError(
                     f"{files.release.describe(path)} names photo {line[:40]!r}, which does not exist. "
@@ -150,8 +149,7 @@ def annotated(files: Files, numbers: Sequence[int]) -> NDArray[np.uint8]:
 def word_list(files: Files) -> list[str]:
     """The words in the order of common_tags.txt, where a count follows each."""
     assert files.words is not None
-    lines = read_lines(files.release.read(files.words), files.release.describe(files.words))
-    words = list(dict.fromkeys(line.split()[0] for line in lines))
+    words = list(dict.fromkeys(line.split()[0] for line in files.release.lines(files.words)))
     if not words:
         raise DataError(f"{files.release.describe(files.words)} is empty. Get mirflickr25k.zip again.")
     return words
@@ -159,7 +157,7 @@ def word_list(files: Files) -> list[str]:
 
 def tags_of(files: Files, numbers: Sequence[int]) -> tuple[list[list[str]], list[str]]:
     """The tags of each photo; and a note if a few files are not UTF-8."""
-    tagged, strange = [], []
+    tagged, latin = [], []
     for number in numbers:
         path = files.tags[number]
         content = files.release.read(path)
@@ -168,18 +166,18 @@ def tags_of(files: Files, numbers: Sequence[int]) -> tuple[list[list[str]], list
                 raise UnicodeError
             text = content.decode("utf-8-sig")
         except UnicodeError:
-            strange.append(path)
+            latin.append(path)
             text = content.decode("latin-1").replace("\0", "")
         tagged.append([line for line in map(str.strip, text.splitlines()) if line])
-    if not strange:
+    if not latin:
         return tagged, []
-    first = files.release.describe(strange[0])
-    if len(strange) > max(3, _OTHER_ENCODING * len(numbers)):
+    first = files.release.describe(latin[0])
+    if len(latin) > max(3, _OTHER_ENCODING * len(numbers)):
         raise DataError(
-            f"{len(strange):,} tag files, the first is {first}, are not UTF-8. The release is: unpack mirflickr25k.zip again."
+            f"{len(latin):,} tag files, the first is {first}, are not UTF-8. The release is: unpack mirflickr25k.zip again."
         )
     return tagged, [
-        f"Tag files that are not UTF-8, read as Latin-1: {len(strange)} of {len(numbers):,}; the first is {first}."
+        f"Tag files that are not UTF-8, read as Latin-1: {len(latin)} of {len(numbers):,}; the first is {first}."
     ]
 
 

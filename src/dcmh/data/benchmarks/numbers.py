@@ -30,13 +30,12 @@ def read_table(
     while len(block := _next_rows(file, name, width, done)):
         if expected is not None and done + len(block) > expected:
             raise DataError(_wrong_rows(name, f"more than {expected:,}", expected))
-        kept = block if keep is None else block[keep[done : done + len(block)]]
+        needed = block if keep is None else block[keep[done : done + len(block)]]
         done += len(block)
-        blocks.append(kept.astype(np.uint8) if kept.max(initial=0) < 256 else kept)
+        blocks.append(needed.astype(np.uint8) if needed.max(initial=0) < 256 else needed)
     if expected is not None and done != expected:
         raise DataError(_wrong_rows(name, f"{done:,}", expected))
-    whole: NDArray[Any] = np.concatenate(blocks)
-    return whole
+    return np.concatenate(blocks)
 
 
 def _next_rows(file: IO[bytes], name: str, width: int, before: int) -> NDArray[np.int32]:
@@ -59,17 +58,6 @@ def _next_rows(file: IO[bytes], name: str, width: int, before: int) -> NDArray[n
     if block.min(initial=0) < 0:
         raise DataError(f"{name} holds negative numbers. Get it again from the release.")
     return block
-
-
-def read_lines(content: bytes, name: str, encoding: str = "utf-8") -> list[str]:
-    """The non-blank lines of a text, stripped."""
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name} is not {encoding.upper()} (byte {error.start:,}). Get the file again, or save it as UTF-8."
-        ) from error
-    return [line for line in (line.strip("\ufeff \t\r") for line in text.split("\n")) if line]
 
 
 def _wrong_rows(name: str, rows: str, expected: int) -> str:

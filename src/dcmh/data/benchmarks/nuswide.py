@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.benchmarks import sources
-from dcmh.data.benchmarks.numbers import read_lines, read_table
+from dcmh.data.benchmarks.numbers import read_table
 from dcmh.data.benchmarks.release import Release
 from dcmh.data.columns import Column, Images, Texts, Vectors
 from dcmh.data.dataset import Dataset
@@ -78,7 +78,7 @@ class Files:
 
 
 def find(folder: Path) -> Files:
-    """The files of the release under a folder, wherever in it they were unpacked."""
+    """The files of the release in a folder and its subfolders."""
     release = Release(folder, _ZIPS, leave=(".jpg",))
     named = release.named
 
@@ -133,10 +133,10 @@ def _load(name: str, folder: Path | None, text: str) -> Dataset:
     listed = photo_names(files)
     labels, concepts = most_frequent(files, len(listed), CONCEPTS[name])
     keep = np.asarray(labels.any(axis=1))
-    kept = [listed[row] for row in np.flatnonzero(keep)]
+    points = [listed[row] for row in np.flatnonzero(keep)]
     bags = table(files, files.tags, WORDS, listed, keep)
     columns: dict[str, Column] = {}
-    images, notes = _images(files, kept, folder, listed, keep)
+    images, notes = _images(files, points, folder, listed, keep)
     if images is not None:
         columns["image"] = images
     columns["text"] = Vectors(bags) if text == "bag" else Texts(_as_words(bags, files))
@@ -144,7 +144,7 @@ def _load(name: str, folder: Path | None, text: str) -> Dataset:
         columns,
         labels=labels[keep],
         label_names=concepts,
-        ids=_ids(kept),
+        ids=_ids(points),
         name=name,
         notes=[*_notes(name, len(listed), bags, concepts), *notes],
     )
@@ -154,23 +154,21 @@ def photo_names(files: Files, path: str | None = None) -> list[str]:
     """The photos as CONCEPT/NUMBER.jpg, in the order of the list."""
     path = path or files.images
     assert path is not None
-    lines = read_lines(files.release.read(path), files.release.describe(path))
-    return ["/".join(PureWindowsPath(line).parts[-2:]) for line in lines]
+    return ["/".join(PureWindowsPath(line).parts[-2:]) for line in files.release.lines(path)]
 
 
 def most_frequent(files: Files, rows: int, count: int) -> tuple[NDArray[np.uint8], list[str]]:
     """Labels of the most frequent concepts, 0/1, shape (photos, count); and their names in alphabetical order."""
-    columns = {concept: _one_label(files, path, rows) for concept, path in files.labels.items()}
+    columns = {}
+    for concept, path in files.labels.items():
+        column = _read(files.release, path, 1, rows=rows).ravel()
+        if column.max(initial=0) > 1:
+            where = files.release.describe(path)
+            raise DataError(f"{where} holds {column.max()}; expected 0 or 1 per line. Get it again.")
+        columns[concept] = column.astype(np.uint8)
     ranked = sorted(columns, key=lambda concept: (-int(columns[concept].sum()), concept))
     chosen = sorted(ranked[:count])
     return np.stack([columns[concept] for concept in chosen], axis=1), chosen
-
-
-def _one_label(files: Files, path: str, rows: int) -> NDArray[np.uint8]:
-    column = _read(files.release, path, 1, rows=rows).ravel()
-    if column.max(initial=0) > 1:
-        raise DataError(f"{files.release.describe(path)} holds {column.max()}; expected 0 or 1 per line. Get it again.")
-    return column.astype(np.uint8)
 
 
 def table(
@@ -182,7 +180,7 @@ def table(
         return _read(files.release, where[0], width, keep=keep)
     row_of = {photo: row for row, photo in enumerate(listed)}
     position_of = np.cumsum(keep) - 1
-    whole: NDArray[np.uint8] | NDArray[np.int32] | None = None
+    values: NDArray[np.uint8] | NDArray[np.int32] | None = None
     filled = np.zeros(int(keep.sum()), bool)
     for path, names in zip(where, (files.train, files.test), strict=True):
         photos = photo_names(files, names)
@@ -191,17 +189,17 @@ def table(
             unknown = photos[int(np.argmin(rows))]
             raise DataError(f"{files.release.describe(str(names))} names {unknown}, which Imagelist.txt does not.")
         block = _read(files.release, path, width, keep=keep[rows])
-        whole = np.zeros((len(filled), width), block.dtype) if whole is None else whole
-        whole = whole.astype(np.int32) if block.dtype == np.int32 else whole
+        values = np.zeros((len(filled), width), block.dtype) if values is None else values
+        values = values.astype(np.int32) if block.dtype == np.int32 else values
         positions = position_of[rows[keep[rows]]]
-        whole[positions], filled[positions] = block, True
-    assert whole is not None
+        values[positions], filled[positions] = block, True
+    assert values is not None
     if not filled.all():
         raise DataError(
             f"{' and '.join(where)} have no row for {int((~filled).sum()):,} photos. Get NUS_WID_Tags.zip and "
             "ImageList.zip again: they must be of the same release."
         )
-    return whole
+    return values
 
 
 def _read(
@@ -212,20 +210,20 @@ def _read(
 
 
 def _images(
-    files: Files, kept: Sequence[str], folder: Path, listed: Sequence[str], keep: NDArray[np.bool_]
+    files: Files, points: Sequence[str], folder: Path, listed: Sequence[str], keep: NDArray[np.bool_]
 ) -> tuple[Images | Vectors | None, list[str]]:
     """The photos, with their visual words if there are any; without photos, the visual words; otherwise None."""
     bags = None if files.bags is None else Vectors(table(files, files.bags, VISUAL_WORDS, listed, keep))
-    root = find_photos(folder, kept)
+    root = find_photos(folder, points)
     if root is None:
         if bags is None:
             return None, ["There are neither photos nor BoW_int.dat, so there is no image modality."]
         return bags, [f"No photos: the images are bags of {VISUAL_WORDS} visual words (BoW_int.dat)."]
-    paths = existing(root, kept)
-    missing = [photo for photo, path in zip(kept, paths, strict=True) if path is None]
+    paths = existing(root, points)
+    missing = [photo for photo, path in zip(points, paths, strict=True) if path is None]
     notes = [f"With bags of {VISUAL_WORDS} visual words (BoW_int.dat)."] if bags is not None else []
     if missing:
-        notes.append(f"{len(missing):,} of {len(kept):,} photos are missing, the first is {missing[0]}.")
+        notes.append(f"{len(missing):,} of {len(points):,} photos are missing, the first is {missing[0]}.")
     return Images(paths, root=root, bags=bags), notes
 
 
@@ -255,7 +253,7 @@ def existing(root: Path, photos: Sequence[str]) -> list[str | None]:
 
 def _as_words(bags: NDArray[np.uint8] | NDArray[np.int32], files: Files) -> list[str | None]:
     assert files.words is not None
-    words = read_lines(files.release.read(files.words), files.release.describe(files.words))
+    words = files.release.lines(files.words)
     if len(words) != bags.shape[1]:
         raise DataError(
             f"{files.release.describe(files.words)} has {len(words):,} words for {bags.shape[1]:,} columns. Get it again."

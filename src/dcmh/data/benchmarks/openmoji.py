@@ -10,10 +10,7 @@ import html
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +20,7 @@ from PIL import Image, ImageDraw, ImageFont, features
 from dcmh.data import tables
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, MissingExtra
+from dcmh.util.atomic import whole_folder
 from dcmh.util.cache import home
 
 ATTRIBUTION = "Drawings: OpenMoji (openmoji.org), the open-source emoji and icon project, CC BY-SA 4.0."
@@ -116,9 +114,7 @@ def _draw_all(font_file: Path, words: Path, folder: Path) -> None:
     # FreeType renders COLR version 0. Without Raqm, sequences fall apart and `draw` leaves them out.
     layout = ImageFont.Layout.RAQM if features.check("raqm") else ImageFont.Layout.BASIC
     font = ImageFont.truetype(font_file, _POINTS, layout_engine=layout)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=folder.name, suffix=".part"))
-    try:
+    with whole_folder(folder) as draft:
         (draft / "images").mkdir()
         with open(draft / "pairs.jsonl", "w", encoding="utf-8") as lines:
             for emoji in read_emojis(words):
@@ -130,11 +126,3 @@ def _draw_all(font_file: Path, words: Path, folder: Path) -> None:
                 record = {"id": emoji.hexcode, "image": image, "text": emoji.text, "labels": [emoji.group]}
                 lines.write(json.dumps(record, ensure_ascii=False) + "\n")
         (draft / "ATTRIBUTION.txt").write_text(ATTRIBUTION + "\n", encoding="utf-8")
-        draft.chmod(0o755)
-        try:
-            os.rename(draft, folder)
-        except OSError:
-            if not (folder / "pairs.jsonl").is_file():  # otherwise another process was faster
-                raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

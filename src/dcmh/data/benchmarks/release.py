@@ -22,7 +22,7 @@ class Zip:
     """The files of one zip, read one at a time; also the `Store` of its pictures."""
 
     def __init__(self, path: Path) -> None:
-        self.path = self.file = path
+        self.file = path
         try:
             self._file = zipfile.ZipFile(path)
         except BROKEN as error:
@@ -41,10 +41,10 @@ class Zip:
         try:
             return self._file.read(key)
         except BROKEN as error:
-            raise ImageError(f"damaged in {self.path.name} ({error})") from error
+            raise ImageError(f"damaged in {self.file.name} ({error})") from error
 
     def __reduce__(self) -> tuple[type[Zip], tuple[Path]]:
-        return Zip, (self.path,)
+        return Zip, (self.file,)
 
 
 class Release:
@@ -103,6 +103,16 @@ class Release:
         with self.open(path) as file:
             return file.read()
 
+    def lines(self, path: str) -> list[str]:
+        """The non-blank lines of a small UTF-8 file, stripped."""
+        try:
+            text = self.read(path).decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.describe(path)} is not UTF-8 (byte {error.start:,}). Get the file again, or save it as UTF-8."
+            ) from error
+        return [line for line in (line.strip("\ufeff \t\r") for line in text.split("\n")) if line]
+
     @contextmanager
     def open(self, path: str) -> Iterator[IO[bytes]]:
         """A file, opened for reading; a DataError if it is damaged."""
@@ -116,4 +126,4 @@ class Release:
     def describe(self, path: str) -> str:
         """Where the file is, for messages: a path, or a path in a zip."""
         zipped = self._files[path]
-        return str(self.folder / path) if zipped is None else f"{path} in {zipped.path}"
+        return str(self.folder / path) if zipped is None else f"{path} in {zipped.file}"

@@ -16,7 +16,7 @@ from dcmh.util.cache import home
 
 @dataclass(frozen=True)
 class Archive:
-    """One file to download: a zip, which is unpacked beside itself, or a file that is kept as it is."""
+    """One file to download: a zip to unpack in place, or a file to keep as it is."""
 
     name: str
     urls: tuple[str, ...]
@@ -118,9 +118,9 @@ def find_folder(name: str, folder: Path | None) -> Path:
 def incomplete(name: str, folder: Path, missing: Sequence[str]) -> DataError:
     """The error for a data set that lacks these files."""
     mat_file = next(folder.glob("*.mat"), None)
-    other = f" The folder holds .mat files: load those by their path, {mat_file}." if mat_file else ""
+    hint = f" The folder holds .mat files: load those by their path, {mat_file}." if mat_file else ""
     return DataError(
-        f"{name} is incomplete in {folder}: missing are {'; '.join(missing)}. {how_to_get(name, folder)}{other}"
+        f"{name} is incomplete in {folder}: missing are {'; '.join(missing)}. {how_to_get(name, folder)}{hint}"
     )
 
 

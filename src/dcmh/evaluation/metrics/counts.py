@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from dcmh.codes import MAX_BITS, check_bits
 from dcmh.errors import DataError
-from dcmh.evaluation.metrics.ties import Ties, average_precision_of, found_of
+from dcmh.evaluation.metrics.ties import Ties, average_precision_of, hits_of
 
 if TYPE_CHECKING:
     from dcmh.evaluation.report import DirectionReport
 
 BLOCK = 1 << 22  # pairs processed at a time: a few tens of megabytes
-
 
 Floats = NDArray[np.float64]
 
@@ -89,26 +88,26 @@ class Counts:
 
     def precision_at(self, ks: Sequence[int], *, ties: Ties = "expected") -> NDArray[np.float64]:
         """Mean share of relevant points among the first k, (len(ks),)."""
-        return precision_of(found_of(self.points, self.relevant, ks, ties=ties), ks, self.database)
+        return precision_of(hits_of(self.points, self.relevant, ks, ties=ties), ks, self.database)
 
     def recall_at(self, ks: Sequence[int], *, ties: Ties = "expected") -> NDArray[np.float64]:
         """Mean share of a query's relevant points that are among the first k, (len(ks),)."""
-        return recall_of(found_of(self.points, self.relevant, ks, ties=ties), self.relevant.sum(axis=1))
+        return recall_of(hits_of(self.points, self.relevant, ks, ties=ties), self.relevant.sum(axis=1))
 
     def lookup(self) -> Lookup:
         """Precision, recall and F of hash lookup at every radius 0..bits."""
         return lookup_of(self.points, self.relevant)
 
 
-def precision_of(found: NDArray[np.float64], ks: Sequence[int], database: int) -> NDArray[np.float64]:
+def precision_of(hits: NDArray[np.float64], ks: Sequence[int], database: int) -> NDArray[np.float64]:
     """Mean precision at each k, from the relevant points among the first k, (n_queries, len(ks))."""
     # A database of fewer than k points returns them all, and its precision is over those.
-    return np.asarray((found / np.minimum(np.asarray(ks), database)).mean(axis=0))
+    return np.asarray((hits / np.minimum(np.asarray(ks), database)).mean(axis=0))
 
 
-def recall_of(found: NDArray[np.float64], wanted: NDArray[Any]) -> NDArray[np.float64]:
+def recall_of(hits: NDArray[np.float64], relevant: NDArray[Any]) -> NDArray[np.float64]:
     """Mean recall at each k, from the relevant points among the first k and in total, (n_queries,)."""
-    return np.asarray((found / np.maximum(wanted, 1)[:, None]).mean(axis=0))
+    return np.asarray((hits / np.maximum(relevant, 1)[:, None]).mean(axis=0))
 
 
 def count(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | None = None) -> Counts:
@@ -140,11 +139,11 @@ def check_pairs(distance: NDArray[Any], relevant: NDArray[Any], *, bits: int | N
         raise DataError(
             f"Distances have shape {distance.shape} but relevance has {relevant.shape}. Both are (queries, database)."
         )
-    most = MAX_BITS if bits is None else check_bits(bits)
+    bits = MAX_BITS if bits is None else check_bits(bits)
     least, largest = int(distance.min()), int(distance.max())
-    if least < 0 or largest > most:
+    if least < 0 or largest > bits:
         raise DataError(
-            f"Hamming distances of {most} bits lie from 0 to {most}, these from {least} to {largest}. "
+            f"Hamming distances of {bits} bits lie from 0 to {bits}, these from {least} to {largest}. "
             "Use dcmh.codes.hamming."
         )
 
@@ -168,27 +167,27 @@ def check_relevant(relevant: NDArray[Any]) -> None:
 def lookup_of(points: NDArray[Any], relevant: NDArray[Any]) -> Lookup:
     """Hash lookup from counts per distance, both (n_queries, bits + 1)."""
     returned = points.cumsum(axis=1, dtype=np.int64)
-    found = relevant.cumsum(axis=1, dtype=np.int64)
-    wanted = found[:, -1:]  # (n_queries, 1)
+    hits = relevant.cumsum(axis=1, dtype=np.int64)  # relevant points among those returned
+    total = hits[:, -1:]  # (n_queries, 1)
     radius = np.arange(points.shape[1])
-    each = _measures(found, returned, wanted, empty=0.0)
-    pooled = _measures(found.sum(axis=0), returned.sum(axis=0), wanted.sum(axis=0), empty=np.nan)
+    each = _measures(hits, returned, total, empty=0.0)
+    pooled = _measures(hits.sum(axis=0), returned.sum(axis=0), total.sum(axis=0), empty=np.nan)
     return Lookup(radius, *pooled, per_query=Curve(radius, *(measure.mean(axis=0) for measure in each)))
 
 
 def _measures(
-    found: NDArray[Any], returned: NDArray[Any], wanted: NDArray[Any], *, empty: float
+    hits: NDArray[Any], returned: NDArray[Any], total: NDArray[Any], *, empty: float
 ) -> tuple[Floats, Floats, Floats]:
-    # 2PR / (P + R) = 2 found / (returned + wanted), which is 0 if nothing is returned.
+    # 2PR / (P + R) = 2 hits / (returned + total), which is 0 if nothing is returned.
     return (
-        _ratio(found, returned, empty),
-        _ratio(found, wanted, empty),
-        _ratio(2 * found, returned + wanted, 0.0),
+        _ratio(hits, returned, empty),
+        _ratio(hits, total, empty),
+        _ratio(2 * hits, returned + total, 0.0),
     )
 
 
-def _ratio(part: NDArray[Any], whole: NDArray[Any], empty: float) -> Floats:
-    return np.where(whole > 0, part / np.maximum(whole, 1), empty)
+def _ratio(count: NDArray[Any], total: NDArray[Any], empty: float) -> Floats:
+    return np.where(total > 0, count / np.maximum(total, 1), empty)
 
 
 def precision_by_distance(source: Counts | DirectionReport) -> Floats:

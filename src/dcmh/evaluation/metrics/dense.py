@@ -16,7 +16,8 @@ from dcmh.evaluation.metrics.counts import (
     precision_of,
     recall_of,
 )
-from dcmh.evaluation.metrics.ties import Ties, check_k, check_ties, found_of
+from dcmh.evaluation.metrics.ties import Ties, check_ties, hits_of
+from dcmh.util.checks import whole_number
 
 
 def mean_average_precision(
@@ -48,14 +49,14 @@ def average_precision(
         return count(distance, relevant).average_precision(ties=ties, k=k)
     check_pairs(distance, relevant)
     n_database = distance.shape[1]
-    k = n_database if k is None else min(check_k(k), n_database)
+    k = n_database if k is None else min(whole_number("k", k, 1), n_database)
     ranks = np.arange(1, k + 1)
     result = np.zeros(len(distance))
     for rows in blocks(*distance.shape):
         hits = _in_stable_order(distance[rows], relevant[rows])[:, :k]  # (rows, k)
         precision = hits.cumsum(axis=1) / ranks
-        most = np.minimum(relevant[rows].sum(axis=1), k)
-        result[rows] = (precision * hits).sum(axis=1) / np.maximum(most, 1)
+        attainable = np.minimum(relevant[rows].sum(axis=1), k)
+        result[rows] = (precision * hits).sum(axis=1) / np.maximum(attainable, 1)
     return result
 
 
@@ -68,8 +69,8 @@ def precision_at(
     `mean_average_precision`. A database of fewer than k points returns all of them.
     """
     distance, relevant = np.asarray(distance), np.asarray(relevant)
-    found = _found(distance, relevant, ks, ties)
-    return precision_of(found, ks, distance.shape[1])
+    hits = _hits(distance, relevant, ks, ties)
+    return precision_of(hits, ks, distance.shape[1])
 
 
 def recall_at(
@@ -80,24 +81,24 @@ def recall_at(
     Ties as in `precision_at`. A query with no relevant point counts as 0.
     """
     distance, relevant = np.asarray(distance), np.asarray(relevant)
-    found = _found(distance, relevant, ks, ties)
-    return recall_of(found, relevant.sum(axis=1))
+    hits = _hits(distance, relevant, ks, ties)
+    return recall_of(hits, relevant.sum(axis=1))
 
 
-def _found(
+def _hits(
     distance: NDArray[np.integer], relevant: NDArray[np.bool_], ks: Sequence[int], ties: Ties
 ) -> NDArray[np.float64]:
     check_ties(ties)
     if ties != "stable":
         counts = count(distance, relevant)
-        return found_of(counts.points, counts.relevant, ks, ties=ties)
+        return hits_of(counts.points, counts.relevant, ks, ties=ties)
     check_pairs(distance, relevant)
-    last = np.array([min(check_k(k), distance.shape[1]) for k in ks], np.intp)
-    found = np.zeros((len(distance), len(ks)))
+    last = np.array([min(whole_number("k", k, 1), distance.shape[1]) for k in ks], np.intp)
+    hits = np.zeros((len(distance), len(ks)))
     for rows in blocks(*distance.shape):
-        hits = _in_stable_order(distance[rows], relevant[rows])
-        found[rows] = hits.cumsum(axis=1)[:, last - 1]
-    return found
+        ranked = _in_stable_order(distance[rows], relevant[rows])
+        hits[rows] = ranked.cumsum(axis=1)[:, last - 1]
+    return hits
 
 
 def _in_stable_order(distance: NDArray[np.integer], relevant: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dcmh.errors import DataError
 from dcmh.evaluation.metrics.counts import blocks, check_pairs
-from dcmh.evaluation.metrics.ties import Ties, check_k, check_ties
+from dcmh.evaluation.metrics.ties import Ties, check_ties
+from dcmh.util.checks import whole_number
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +67,7 @@ def gains(steps: int) -> Floats:
 def cumulative_discounts(ks: Sequence[int], points: int) -> Floats:
     """The sum of discounts up to each rank 0..points that lies within the first k, (len(ks), points + 1)."""
     ranks = np.arange(1, points + 1)
-    each = np.where(ranks <= np.array([check_k(k) for k in ks])[:, None], 1 / np.log2(1 + ranks), 0.0)
+    each = np.where(ranks <= np.array([whole_number("k", k, 1) for k in ks])[:, None], 1 / np.log2(1 + ranks), 0.0)
     return np.concatenate([np.zeros((len(ks), 1)), each.cumsum(axis=1)], axis=1)
 
 

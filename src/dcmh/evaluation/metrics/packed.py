@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from dcmh.errors import DataError
 from dcmh.evaluation.metrics.counts import Counts, blocks, count
 from dcmh.evaluation.metrics.dense import average_precision
 from dcmh.evaluation.metrics.gain import cumulative_discounts, dense_ndcg, gains, ndcg_of, normalized
-from dcmh.evaluation.metrics.ties import TIES, Ties, check_k
+from dcmh.evaluation.metrics.ties import TIES, Ties
+from dcmh.util.checks import whole_number
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def stable_average_precision(
     Arguments as in `rank_counts`, whose result for the same arguments can be given as `counts` to save time.
     """
     sides = _Sides.check(query, database, query_labels, database_labels, bits)
-    k = len(database) if k is None else min(check_k(k), len(database))
+    k = len(database) if k is None else min(whole_number("k", k, 1), len(database))
     kernels = _kernels()
     if kernels is None:
         return sides.stable(k)
@@ -98,14 +99,14 @@ def rank_ndcg(
     result: dict[Ties, NDArray[np.float64]] = {ties: np.zeros((len(query), len(ks))) for ties in TIES}
 
     def work(rows: slice) -> None:
-        codes, points, labels, point_labels = words
-        table = np.zeros((len(codes[rows]), bits + 1, steps), np.int32)
+        block = words.of_queries(rows)
+        table = np.zeros((len(block.query), bits + 1, steps), np.int32)
         gained = np.zeros((len(table), len(ks)))
-        kernels.grades(codes[rows], points, labels[rows], point_labels, table)
-        kernels.stable_gains(codes[rows], points, labels[rows], point_labels, table, gain, discounts, gained)
+        kernels.grades(*block, table)
+        kernels.stable_gains(*block, table, gain, discounts, gained)
         for ties in TIES:
-            found = normalized(gained, table, discounts) if ties == "stable" else ndcg_of(table, discounts, ties=ties)
-            result[ties][rows] = found
+            ndcg = normalized(gained, table, discounts) if ties == "stable" else ndcg_of(table, discounts, ties=ties)
+            result[ties][rows] = ndcg
 
     _in_threads(work, len(query), len(database))
     return result
@@ -123,42 +124,48 @@ def _kernels() -> ModuleType | None:
     return kernels
 
 
-def _compiled_counts(kernels: ModuleType, words: tuple[Words, Words, Words, Words], bits: int) -> Counts:
-    query, database, query_labels, database_labels = words
-    points = np.zeros((len(query), bits + 1), np.int32)
-    relevant = np.zeros((len(query), bits + 1), np.int32)
+def _compiled_counts(kernels: ModuleType, words: _SideWords, bits: int) -> Counts:
+    points, relevant = (np.zeros((len(words.query), bits + 1), np.int32) for _ in range(2))
 
     def work(rows: slice) -> None:
-        kernels.histograms(query[rows], database, query_labels[rows], database_labels, points[rows], relevant[rows])
+        kernels.histograms(*words.of_queries(rows), points[rows], relevant[rows])
 
-    _in_threads(work, len(query), database.shape[1])
+    _in_threads(work, len(words.query), words.database.shape[1])
     return Counts(points, relevant)
 
 
-def _compiled_stable(
-    kernels: ModuleType, words: tuple[Words, Words, Words, Words], counts: Counts, k: int
-) -> NDArray[np.float64]:
-    query, database, query_labels, database_labels = words
-    result = np.zeros(len(query))
+def _compiled_stable(kernels: ModuleType, words: _SideWords, counts: Counts, k: int) -> NDArray[np.float64]:
+    result = np.zeros(len(words.query))
 
     def work(rows: slice) -> None:
-        groups = counts.points[rows], counts.relevant[rows]
-        kernels.stable_sums(query[rows], database, query_labels[rows], database_labels, *groups, k, result[rows])
+        kernels.stable_sums(*words.of_queries(rows), counts.points[rows], counts.relevant[rows], k, result[rows])
 
-    _in_threads(work, len(query), database.shape[1])
-    most = np.minimum(counts.relevant.sum(axis=1), k)
-    return np.asarray(result / np.maximum(most, 1))
+    _in_threads(work, len(words.query), words.database.shape[1])
+    attainable = np.minimum(counts.relevant.sum(axis=1), k)
+    return np.asarray(result / np.maximum(attainable, 1))
 
 
 def _in_threads(work: Callable[[slice], None], n_queries: int, n_database: int) -> None:
-    # Kernels release the GIL. Plain threads, not numba's: those must not be entered from two threads at once, as in a
-    # server.
+    # Kernels release the GIL. Plain threads, since numba's must not be entered from two threads at once, as in a server.
     threads = min(os.cpu_count() or 1, 1 + n_queries * n_database // PAIRS)
     step = max(1, -(-n_queries // (8 * threads)))  # small runs, so that threads finish at about the same time
     runs = [slice(start, start + step) for start in range(0, n_queries, step)]
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, runs):
             pass
+
+
+class _SideWords(NamedTuple):
+    """Codes and label masks as 64-bit words, in the shapes that the kernels take."""
+
+    query: Words  # (n_queries, words)
+    database: Words  # (words, n_database)
+    query_labels: Words
+    database_labels: Words
+
+    def of_queries(self, rows: slice) -> _SideWords:
+        """Only these queries."""
+        return self._replace(query=self.query[rows], query_labels=self.query_labels[rows])
 
 
 @dataclass(frozen=True)
@@ -194,40 +201,30 @@ class _Sides:
             )
         return cls(query, database, query_labels, database_labels, bits)
 
-    def words(self) -> tuple[Words, Words, Words, Words]:
-        """Codes and label masks as 64-bit words: (n_queries, words) and (words, n_database) of each."""
-        query_masks, database_masks = (
-            np.packbits(labels, axis=1) for labels in (self.query_labels, self.database_labels)
-        )
-        return (
-            _as_words(self.query),
-            np.ascontiguousarray(_as_words(self.database).T),
-            _as_words(query_masks),
-            np.ascontiguousarray(_as_words(database_masks).T),
+    def words(self) -> _SideWords:
+        return _SideWords(
+            query=_as_words(self.query),
+            database=np.ascontiguousarray(_as_words(self.database).T),
+            query_labels=_as_words(np.packbits(self.query_labels, axis=1)),
+            database_labels=np.ascontiguousarray(_as_words(np.packbits(self.database_labels, axis=1)).T),
         )
 
     def counts(self) -> Counts:
-        return _concatenated([count(*self._pairs(rows), bits=self.bits) for rows in self._blocks()])
+        each = [count(distance, shared > 0, bits=self.bits) for distance, shared in self._pairs()]
+        return Counts(np.concatenate([c.points for c in each]), np.concatenate([c.relevant for c in each]))
 
     def stable(self, k: int) -> NDArray[np.float64]:
-        return np.concatenate([average_precision(*self._pairs(rows), k=k) for rows in self._blocks()])
+        return np.concatenate([average_precision(distance, shared > 0, k=k) for distance, shared in self._pairs()])
 
     def ndcg(self, ks: Sequence[int], ties: Ties) -> NDArray[np.float64]:
-        found = [
-            dense_ndcg(hamming(self.query[rows], self.database), self._shared(rows), ks, ties=ties)
-            for rows in self._blocks()
-        ]
-        return np.concatenate(found)
+        return np.concatenate([dense_ndcg(distance, shared, ks, ties=ties) for distance, shared in self._pairs()])
 
-    def _blocks(self) -> Iterator[slice]:
-        return blocks(len(self.query), len(self.database))
-
-    def _pairs(self, rows: slice) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
-        return hamming(self.query[rows], self.database), self._shared(rows) > 0
-
-    def _shared(self, rows: slice) -> NDArray[np.int32]:
-        shared = self.query_labels[rows].astype(np.float32) @ self.database_labels.T.astype(np.float32)
-        return shared.astype(np.int32)
+    def _pairs(self) -> Iterator[tuple[NDArray[np.uint16], NDArray[np.int32]]]:
+        """Distances and numbers of shared labels, (queries, n_database), for some queries at a time."""
+        database_labels = self.database_labels.T.astype(np.float32)
+        for rows in blocks(len(self.query), len(self.database)):
+            shared = self.query_labels[rows].astype(np.float32) @ database_labels
+            yield hamming(self.query[rows], self.database), shared.astype(np.int32)
 
 
 def _as_words(packed: Bytes) -> Words:
@@ -237,38 +234,32 @@ def _as_words(packed: Bytes) -> Words:
     return padded.view(np.uint64)
 
 
-def _concatenated(counts: Sequence[Counts]) -> Counts:
-    return Counts(np.concatenate([each.points for each in counts]), np.concatenate([each.relevant for each in counts]))
-
-
 # -- relevance by pairing -----------------------------------------------------------------------------------------
 
 
-def paired_counts(query: Bytes, database: Bytes, wanted: NDArray[np.intp], bits: int) -> Counts:
-    """Counts per distance of packed codes; `wanted`, (n_queries,), is the position of each query's own point."""
-    no_labels, none_either = (np.zeros((len(side), 1), np.uint8) for side in (query, database))
+def paired_counts(query: Bytes, database: Bytes, own: NDArray[np.intp], bits: int) -> Counts:
+    """Counts per distance of packed codes; `own`, (n_queries,), is the position of each query's own point."""
+    no_labels, none_either = np.zeros((len(query), 1), np.uint8), np.zeros((len(database), 1), np.uint8)
     counts = rank_counts(query, database, no_labels, none_either, bits)
-    counts.relevant[np.arange(len(query)), _own_distance(query, database, wanted)] = 1
+    counts.relevant[np.arange(len(query)), _own_distance(query, database, own)] = 1
     return counts
 
 
-def paired_ranks(query: Bytes, database: Bytes, wanted: NDArray[np.intp]) -> NDArray[np.int64]:
+def paired_ranks(query: Bytes, database: Bytes, own: NDArray[np.intp]) -> NDArray[np.int64]:
     """The rank of each query's own point, (n_queries,), with ties in database order."""
-    ranks, own = np.zeros(len(query), np.int64), _own_distance(query, database, wanted)
+    ranks, own_distance = np.zeros(len(query), np.int64), _own_distance(query, database, own)
     for rows in blocks(len(query), len(database)):
-        distance, limit = hamming(query[rows], database), own[rows, None]
-        first = np.arange(len(database)) <= wanted[rows, None]
+        distance, limit = hamming(query[rows], database), own_distance[rows, None]
+        first = np.arange(len(database)) <= own[rows, None]
         ranks[rows] = ((distance < limit) | ((distance == limit) & first)).sum(axis=1)
     return ranks
 
 
-def paired_stable(
-    query: Bytes, database: Bytes, wanted: NDArray[np.intp], *, k: int | None = None
-) -> NDArray[np.float64]:
+def paired_stable(query: Bytes, database: Bytes, own: NDArray[np.intp], *, k: int | None = None) -> NDArray[np.float64]:
     """1 / rank of each query's own point, (n_queries,), with ties in database order; 0 beyond rank k."""
-    ranks = paired_ranks(query, database, wanted)
-    return np.where(ranks <= (len(database) if k is None else check_k(k)), 1 / ranks, 0.0)
+    ranks = paired_ranks(query, database, own)
+    return np.where(ranks <= (len(database) if k is None else whole_number("k", k, 1)), 1 / ranks, 0.0)
 
 
-def _own_distance(query: Bytes, database: Bytes, wanted: NDArray[np.intp]) -> NDArray[np.int64]:
-    return np.asarray(np.bitwise_count(query ^ database[wanted]).sum(axis=1, dtype=np.int64))
+def _own_distance(query: Bytes, database: Bytes, own: NDArray[np.intp]) -> NDArray[np.int64]:
+    return np.asarray(np.bitwise_count(query ^ database[own]).sum(axis=1, dtype=np.int64))

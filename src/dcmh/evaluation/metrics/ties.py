@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import ParameterError
+from dcmh.util.checks import whole_number
 
 Ties = Literal["stable", "expected", "best", "worst"]
 TIES: tuple[Ties, ...] = get_args(Ties)
@@ -31,19 +32,12 @@ def check_ties(ties: str) -> None:
         raise ParameterError(f"There is no tie rule {ties!r}. Available: {', '.join(TIES)}.")
 
 
-def check_k(k: Any) -> int:
-    """k as an int; a ParameterError unless it is a number of ranks."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise ParameterError(f"k must be a whole number of ranks, at least 1, not {k!r}.")
-    return int(k)
-
-
 def average_precision_of(points: NDArray[Any], relevant: NDArray[Any], *, ties: Ties, k: int | None) -> Floats:
     """Average precision of each query from its counts per distance, both (n_queries, n_distances)."""
     check_counts_suffice(ties)
     n, r = points.astype(np.int64), relevant.astype(np.int64)  # (n_queries, n_distances)
     last = int(n.sum(axis=1).max(initial=0))
-    k = last if k is None else min(check_k(k), last)
+    k = last if k is None else min(whole_number("k", k, 1), last)
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, last + 1))])
     before, hits = n.cumsum(axis=1) - n, r.cumsum(axis=1) - r  # N, R
     if ties == "expected":
@@ -51,8 +45,8 @@ def average_precision_of(points: NDArray[Any], relevant: NDArray[Any], *, ties: 
     else:
         first = before if ties == "best" else before + n - r
         groups = _consecutive(r, first, hits, k, harmonic)
-    most = np.minimum(r.sum(axis=1), k)
-    return np.asarray(groups.sum(axis=1) / np.maximum(most, 1))
+    attainable = np.minimum(r.sum(axis=1), k)
+    return np.asarray(groups.sum(axis=1) / np.maximum(attainable, 1))
 
 
 def _expected(n: Integers, r: Integers, before: Integers, hits: Integers, k: int, harmonic: Floats) -> Floats:
@@ -72,22 +66,22 @@ def _consecutive(r: Integers, first: Integers, hits: Integers, k: int, harmonic:
     return np.asarray(inside + (hits - first) * (harmonic[first + inside] - harmonic[first]))
 
 
-def found_of(points: NDArray[Any], relevant: NDArray[Any], ks: Sequence[int], *, ties: Ties) -> Floats:
+def hits_of(points: NDArray[Any], relevant: NDArray[Any], ks: Sequence[int], *, ties: Ties) -> Floats:
     """Relevant points among the first k of each query, (n_queries, len(ks)); expected number if ties="expected"."""
     check_counts_suffice(ties)
     n, r = points.astype(np.int64), relevant.astype(np.int64)
     before = n.cumsum(axis=1) - n
-    found = np.zeros((len(n), len(ks)))
+    hits = np.zeros((len(n), len(ks)))
     for column, k in enumerate(ks):
-        inside = np.clip(check_k(k) - before, 0, n)  # points of the group within the first k ranks
+        inside = np.clip(whole_number("k", k, 1) - before, 0, n)  # points of the group within the first k ranks
         if ties == "expected":
             groups = inside * r / np.maximum(n, 1)
         elif ties == "best":
             groups = np.minimum(inside, r)
         else:
             groups = np.maximum(inside - (n - r), 0)
-        found[:, column] = groups.sum(axis=1)
-    return found
+        hits[:, column] = groups.sum(axis=1)
+    return hits
 
 
 def check_counts_suffice(ties: str) -> None:
@@ -95,6 +89,6 @@ def check_counts_suffice(ties: str) -> None:
     check_ties(ties)
     if ties == "stable":
         raise ParameterError(
-            "Counts per distance do not know the order of the database, so ties='stable' cannot be answered from them. "
+            "Counts per distance do not hold the order of the database, which ties='stable' needs. "
             "Use stable_average_precision, or one of: expected, best, worst."
         )

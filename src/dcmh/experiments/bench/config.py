@@ -39,6 +39,7 @@ from dcmh.data import named
 from dcmh.errors import ParameterError
 from dcmh.evaluation.metrics import TIES
 from dcmh.methods.base import Hasher
+from dcmh.util.checks import whole_number
 from dcmh.util.formats import read_toml
 
 FEATURES = {
@@ -114,11 +115,16 @@ def read(file: Path | str) -> Config:
 
 def _config(file: Path, record: dict[str, Any]) -> Config:
     _check_keys(record, _KEYS, "the bench")
-    data = _given(record, "data", str, "a name of dcmh data, or a path")
-    known = named(data)
-    source = str(_find(data, file))
-    if known is not None:
-        source = data if known[1] is None else f"{known[0]}:{_find(str(known[1]), file)}"
+    data = record.get("data")
+    if not isinstance(data, str) or not data:
+        raise ParameterError("data is missing. Give a name of dcmh data, or a path.")
+    built_in = named(data)
+    source = str(_resolved(data, file))
+    if built_in is not None:
+        source = data if built_in[1] is None else f"{built_in[0]}:{_resolved(str(built_in[1]), file)}"
+    methods = record.get("methods")
+    if not isinstance(methods, dict) or not methods:
+        raise ParameterError("it names no methods. Write a table for each, such as [methods.dcmh].")
     features = _features(record.get("features", ["cnn"]))
     ties = record.get("ties", "stable")
     if ties not in TIES:
@@ -127,14 +133,14 @@ def _config(file: Path, record: dict[str, Any]) -> Config:
     return Config(
         file=file,
         data=source,
-        name=_folder_name(record.get("name", Path(source).stem if known is None else known[0])),
+        name=_folder_name(record.get("name", Path(source).stem if built_in is None else built_in[0])),
         bits=_numbers(record, "bits", 1),
         seeds=_numbers(record, "seeds", 0),
         ties=ties,
-        k=None if "k" not in record else _number(record["k"], "k", 1),
-        weights=None if weights is None else _find(weights, file),
+        k=None if "k" not in record else whole_number("k", record["k"], 1),
+        weights=None if weights is None else _resolved(weights, file),
         split=_split(record.get("split", {})),
-        methods=_methods(record.get("methods"), features, file),
+        methods=tuple(_entry(label, table, features, file) for label, table in methods.items()),
     )
 
 
@@ -142,14 +148,8 @@ def _split(record: Any) -> SplitPlan:
     _check_keys(record, ("queries", "train", "seed"), "[split]")
     if record and "queries" not in record:
         raise ParameterError("[split] needs queries, such as queries = 2000. Without [split] the data's own is used.")
-    low = {"queries": 1, "train": 1, "seed": 0}
-    return SplitPlan(**{name: _number(value, f"[split] {name}", low[name]) for name, value in record.items()})
-
-
-def _methods(record: Any, features: tuple[str, ...], file: Path) -> tuple[Entry, ...]:
-    if not isinstance(record, dict) or not record:
-        raise ParameterError("it names no methods. Write a table for each, such as [methods.dcmh].")
-    return tuple(_entry(label, table, features, file) for label, table in record.items())
+    least = {"queries": 1, "train": 1, "seed": 0}
+    return SplitPlan(**{name: whole_number(f"[split] {name}", value, least[name]) for name, value in record.items()})
 
 
 def _entry(label: str, table: Any, features: tuple[str, ...], file: Path) -> Entry:
@@ -157,30 +157,30 @@ def _entry(label: str, table: Any, features: tuple[str, ...], file: Path) -> Ent
         raise ParameterError(f"[methods.{label}] must be a table of settings.")
     settings = dict(table)
     method = settings.pop("method", label)
-    own = {name: value for name, value in parameters_of(method).items() if name not in ("bits", "seed", "device")}
-    seen = _features(settings.pop("features", list(features)))
+    defaults = {name: value for name, value in parameters_of(method).items() if name not in ("bits", "seed", "device")}
+    features = _features(settings.pop("features", list(features)))
     grid = settings.pop("grid", {})
-    _check_keys(grid, own, f"[methods.{label}.grid]")
-    _check_keys(settings, own, f"[methods.{label}]", "method", "features", "grid")
+    _check_keys(grid, defaults, f"[methods.{label}.grid]")
+    _check_keys(settings, defaults, f"[methods.{label}]", "method", "features", "grid")
     if settings.get("weights") is not None:
-        settings["weights"] = str(_find(settings["weights"], file))
+        settings["weights"] = str(_resolved(settings["weights"], file))
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ParameterError(f"[methods.{label}.grid] {name} must be a list of values, such as [0.5, 1, 2].")
     entry = Entry(
         label=_folder_name(label),
         method=method,
-        features=seen,
-        settings={name: _as(own[name], value) for name, value in settings.items()},
-        grid={name: tuple(_as(own[name], value) for value in values) for name, values in grid.items()},
+        features=features,
+        settings={name: _like(defaults[name], value) for name, value in settings.items()},
+        grid={name: tuple(_like(defaults[name], value) for value in values) for name, values in grid.items()},
     )
     for point in grid_points(entry):
-        kind_of(method)(**{**entry.settings, **point})  # invalid values are refused now, not after an hour
+        class_of(method)(**{**entry.settings, **point})  # invalid values are refused now, not after an hour
     return entry
 
 
 @cache
-def kind_of(method: str) -> type[Hasher]:
+def class_of(method: str) -> type[Hasher]:
     """The class of a method, cached, since a bench looks it up repeatedly."""
     return methods.get(method)
 
@@ -188,7 +188,7 @@ def kind_of(method: str) -> type[Hasher]:
 @cache
 def parameters_of(method: str) -> Mapping[str, Any]:
     """The settings of a method with their default values."""
-    return {name: value.default for name, value in inspect.signature(kind_of(method)).parameters.items()}
+    return {name: value.default for name, value in inspect.signature(class_of(method)).parameters.items()}
 
 
 def grid_points(entry: Entry) -> list[dict[str, Any]]:
@@ -196,27 +196,30 @@ def grid_points(entry: Entry) -> list[dict[str, Any]]:
     return [{}, *({name: value} for name, values in entry.grid.items() for value in values)]
 
 
-def _as(own: Any, value: Any) -> Any:
+def _like(default: Any, value: Any) -> Any:
     """1 as 1.0 if the default is a float, so that both are the same run."""
-    return float(value) if isinstance(own, float) and isinstance(value, int) and not isinstance(value, bool) else value
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and isinstance(default, float) else value
 
 
 def _features(value: Any) -> tuple[str, ...]:
     names = value if isinstance(value, list) else [value]
     for name in names:
         if not isinstance(name, str) or not (name in FEATURES or _SIFT.fullmatch(name)):
-            raise ParameterError(f"no features {name!r}. There are: {', '.join(FEATURES)}, and sift-512 and the like.")
+            raise ParameterError(
+                f"no features {name!r}. There are: {', '.join(FEATURES)}, and sift-512 or another number."
+            )
     if not names:
         raise ParameterError('features is an empty list. Name some, such as features = ["cnn"].')
     return tuple(dict.fromkeys(names))
 
 
-def _find(path: Any, file: Path) -> Path:
+def _resolved(path: Any, file: Path) -> Path:
     """A path relative to the folder of the bench; if it does not exist there, to the current folder."""
     if not isinstance(path, str) or not path:
         raise ParameterError(f"expected a path, not {path!r}.")
-    beside = file.resolve().parent / Path(path).expanduser()
-    return beside.resolve() if beside.exists() else Path(path).expanduser()
+    from_file = file.resolve().parent / Path(path).expanduser()
+    return from_file.resolve() if from_file.exists() else Path(path).expanduser()
 
 
 def _folder_name(name: Any) -> str:
@@ -227,24 +230,12 @@ def _folder_name(name: Any) -> str:
     return name
 
 
-def _given(record: Mapping[str, Any], name: str, kind: type, what: str) -> Any:
-    if not isinstance(record.get(name), kind) or not record[name]:
-        raise ParameterError(f"{name} is missing. Give {what}.")
-    return record[name]
-
-
-def _numbers(record: Mapping[str, Any], name: str, low: int) -> tuple[int, ...]:
+def _numbers(record: Mapping[str, Any], name: str, least: int) -> tuple[int, ...]:
     value = record.get(name, [])
     values = value if isinstance(value, list) else [value]
     if not values:
         raise ParameterError(f"{name} is missing. Give a list of whole numbers, such as {name} = [16, 32, 64].")
-    return tuple(dict.fromkeys(_number(number, name, low) for number in values))
-
-
-def _number(value: Any, name: str, low: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ParameterError(f"{name} must be a whole number of at least {low}, not {value!r}.")
-    return value
+    return tuple(dict.fromkeys(whole_number(name, number, least) for number in values))
 
 
 def _check_keys(record: Any, known: Any, where: str, *also: str) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dcmh.errors import ParameterError
-from dcmh.experiments.bench.config import Config, Entry, grid_points, kind_of, parameters_of
+from dcmh.experiments.bench.config import Config, Entry, class_of, grid_points, parameters_of
 from dcmh.methods.base import Hasher
 from dcmh.util.formats import read_object
 
 NETWORKS = {"cnn": "efficientnet-lite0", "cnn-f": "cnn-f"}  # feature set to image network
-_LONGEST = 80  # characters of a folder name; longer ones become a hash
+_MAX_FOLDER_NAME = 80  # characters; longer ones become a hash
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Task:
         settings = {"bits": self.bits, "seed": self.seed, **self.settings}
         if "device" in parameters_of(self.method):
             settings["device"] = device
-        return kind_of(self.method)(**settings)
+        return class_of(self.method)(**settings)
 
 
 def plan(
@@ -95,7 +95,7 @@ def has_network(method: str) -> bool:
 
 
 def _network(entry: Entry, features: str, config: Config) -> dict[str, Any]:
-    """A method with an image network of its own uses the one that the features are named after."""
+    """The settings by which a method with an image network of its own uses the one that the features are named after."""
     if features not in NETWORKS or not has_network(entry.method):
         return {}
     if features == "cnn" and "quality" not in entry.settings:
@@ -135,24 +135,24 @@ def summary(tasks: Sequence[Task], finished: int) -> str:
     return f"{' × '.join(factors)} = {runs}; {finished:,} done, {len(tasks) - finished:,} to do."
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _settings_name(method: str, settings: dict[str, Any]) -> str:
     """The settings that differ from the defaults, as the name of a folder."""
-    own = parameters_of(method)
+    defaults = parameters_of(method)
     parts = []
     for name, value in sorted(settings.items()):
-        if value != own[name]:
+        if value != defaults[name]:
             text = f"{value:g}" if isinstance(value, float) else str(value)
             parts.append(f"{name}={Path(text).name if name == 'weights' else text}")
     name = ",".join(parts).replace("/", "_") or "default"
-    return name if len(name) <= _LONGEST else hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
+    return name if len(name) <= _MAX_FOLDER_NAME else hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
 
-def _check(option: str, given: Sequence[object], known: Iterable[object], what: str) -> None:
+def _check(option: str, values: Sequence[object], known: Iterable[object], kind: str) -> None:
     names = [str(name) for name in known]
-    for value in given:
+    for value in values:
         if str(value) not in names:
-            raise ParameterError(f"{option} {value}: the bench has no such. Its {what}: {', '.join(sorted(names))}.")
+            raise ParameterError(f"{option} {value} is not in the bench. Its {kind}: {', '.join(sorted(names))}.")

@@ -25,7 +25,7 @@ class Workbench:
         self._data: Dataset | None = None
         self._splits: dict[tuple[str, int], Split] = {}
         self._columns: dict[tuple[str, str], Vectors] = {}
-        self._seen: set[tuple[str, str | None]] = set()
+        self._extracted: set[tuple[str, str | None]] = set()
 
     @property
     def data(self) -> Dataset:
@@ -65,28 +65,24 @@ class Workbench:
                 "Take cnn, sift or pixels."
             )
         # A method with an image network of its own gets the pictures.
-        own = task.features in NETWORKS and has_network(task.method)
-        features = "pixels" if own else task.features
-        if features == "pixels":
+        takes_pictures = task.features == "pixels" or (task.features in NETWORKS and has_network(task.method))
+        features = "pixels" if takes_pictures else task.features
+        if takes_pictures:
             for column in pictures.values():
-                self._warm(model, column)
-        drawn = task.seed if self.config.split.seed is None else self.config.split.seed
-        key = features, drawn
+                self._extract_in_advance(model, column)
+        planned = self.config.split
+        seed = task.seed if planned.seed is None else planned.seed
+        key = features, seed
         if key not in self._splits:
-            split = self._divide(drawn)
+            data, queries = self.data, planned.queries
+            split = split_given(data) if queries is None else data.split(queries, planned.train, seed)
             for name, column in pictures.items():
-                if features != "pixels":
-                    split = _with_column(split, name, self._vectors(features, name, column, split, drawn))
+                if not takes_pictures:
+                    split = _with_column(split, name, self._vectors(features, name, column, split))
             self._splits[key] = split
         return self._splits[key]
 
-    def _divide(self, seed: int) -> Split:
-        planned = self.config.split
-        if planned.queries is None:
-            return split_given(self.data)
-        return self.data.split(planned.queries, planned.train, seed)
-
-    def _vectors(self, features: str, name: str, column: Images, split: Split, seed: int) -> Vectors:
+    def _vectors(self, features: str, name: str, column: Images, split: Split) -> Vectors:
         if features in NETWORKS:
             key = features, name
             if key not in self._columns:
@@ -115,28 +111,28 @@ class Workbench:
             )
         return self.config.weights if features == "cnn-f" else None
 
-    def _warm(self, model: Hasher, column: Images) -> None:
-        """Compute the features that the method will use in advance, so that training time is that of learning only."""
+    def _extract_in_advance(self, model: Hasher, column: Images) -> None:
+        """Compute the features that the method will use, so that training time is that of learning only."""
         view = model._view("image")
         key = (view.network, str(view.weights)) if isinstance(view, FeatureView) else None
-        if isinstance(view, FeatureView) and key is not None and key not in self._seen:
+        if isinstance(view, FeatureView) and key is not None and key not in self._extracted:
             networks.extract(column, view.network, weights=view.weights, device=self.device, progress=self.progress)
-            self._seen.add(key)
+            self._extracted.add(key)
 
 
 def _with_column(split: Split, name: str, column: Vectors) -> Split:
-    def seen(part: Dataset, rows: Any) -> Dataset:
+    def replaced(items: Dataset, rows: Any) -> Dataset:
         return Dataset(
-            {**part.columns, name: column.take(rows)},
-            labels=part.labels,
-            label_names=part.label_names,
-            ids=part.ids,
-            name=part.name,
+            {**items.columns, name: column.take(rows)},
+            labels=items.labels,
+            label_names=items.label_names,
+            ids=items.ids,
+            name=items.name,
         )
 
     return replace(
         split,
-        query=seen(split.query, split.query_rows),
-        database=seen(split.database, split.database_rows),
-        train=seen(split.train, split.train_rows),
+        query=replaced(split.query, split.query_rows),
+        database=replaced(split.database, split.database_rows),
+        train=replaced(split.train, split.train_rows),
     )

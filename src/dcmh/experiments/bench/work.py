@@ -48,41 +48,42 @@ def run(
 ) -> Iterator[dict[str, Any]]:
     """Run the tasks; yields the record of each run when its file has been written."""
     pace = pace or Pace()
-    say = progress or (lambda done, total, detail, left: None)
+    report = progress or (lambda done, total, detail, left: None)
 
     def prepare(task: Task) -> None:
-        bench.progress = lambda at, of: say(done, len(tasks), f"features {task.features}: {at:,} of {of:,}", None)
+        bench.progress = lambda at, of: report(done, len(tasks), f"features {task.features}: {at:,} of {of:,}", None)
         bench.split(task, task.build(bench.device))
 
     done = 0
     if jobs > 1 and len(tasks) > 1:
         for task in {(task.method, task.features): task for task in tasks}.values():
-            prepare(task)  # fill the cache, so that the processes do not all compute the same
-        for record in _at_once(bench, tasks, results, jobs):
+            prepare(task)  # fill the cache, so that the processes do not all compute the same features
+        for record in _in_parallel(bench, tasks, results, jobs):
             done += 1
             pace.note(record)
-            say(done, len(tasks), _description(record), (pace.left(tasks, results) or 0) / jobs)
+            title = f"{record['label']} · {record['features']} · {record['bits']} bits · seed {record['seed']}"
+            report(done, len(tasks), title, (pace.left(tasks, results) or 0) / jobs)
             yield record
         return
     for task in tasks:
         prepare(task)
         left = pace.left(tasks[done:], results)
-        say(done, len(tasks), task.description, left)
-        record = perform(bench, task, results, progress=_epochs(say, done, len(tasks), task, left))
+        report(done, len(tasks), task.description, left)
+        record = perform(bench, task, results, progress=_epochs(report, done, len(tasks), task, left))
         done += 1
         pace.note(record)
         yield record
-    say(done, len(tasks), "", 0.0)
+    report(done, len(tasks), "", 0.0)
 
 
 def _epochs(
-    say: Progress, done: int, total: int, task: Task, left: float | None
+    report: Progress, done: int, total: int, task: Task, left: float | None
 ) -> Callable[[Mapping[str, Any]], None]:
     """A callback that shows the progress of training."""
 
     def show(row: Mapping[str, Any]) -> None:
         if "epoch" in row and "epochs" in row:
-            say(done, total, f"{task.description} · epoch {row['epoch']}/{row['epochs']}", left)
+            report(done, total, f"{task.description} · epoch {row['epoch']}/{row['epochs']}", left)
 
     return show
 
@@ -100,9 +101,9 @@ def perform(bench: Workbench, task: Task, results: Path, *, progress: Any = None
         model.fit(split.train, progress=progress, fine=0)
         record["seconds"] = {"training": round(time.perf_counter() - began, 3)}
         timed = _Timed(model)
-        report = evaluation.evaluate(timed, split, k=bench.config.k)
+        measured = evaluation.evaluate(timed, split, k=bench.config.k)
         record["seconds"]["encoding"] = round(timed.seconds, 3)
-        record["report"] = report.to_json()
+        record["report"] = measured.to_json()
     except _FATAL:
         raise
     except (DCMHError, np.linalg.LinAlgError, FloatingPointError) as error:
@@ -120,7 +121,7 @@ class Pace:
 
     def note(self, record: Mapping[str, Any]) -> None:
         """Record the time of a run."""
-        if "error" in record:  # fails early, which says nothing about runs that succeed
+        if "error" in record:  # it failed early, which says nothing about runs that succeed
             return
         seconds = sum(record["seconds"].values())
         for key in ((record["label"], record["features"]), (record["label"], ""), ("", "")):
@@ -160,16 +161,16 @@ class _Timed:
 _bench: Workbench | None = None  # of a worker process
 
 
-def _at_once(bench: Workbench, tasks: Sequence[Task], results: Path, jobs: int) -> Iterator[dict[str, Any]]:
+def _in_parallel(bench: Workbench, tasks: Sequence[Task], results: Path, jobs: int) -> Iterator[dict[str, Any]]:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with _environment(OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads)):
         pool = ProcessPoolExecutor(
             min(jobs, len(tasks)),
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=_begin,
+            initializer=_start_worker,
             initargs=(bench.config, bench.device, threads),
         )
-        waiting: set[Future[dict[str, Any]]] = {pool.submit(_serve, task, results) for task in tasks}
+        waiting: set[Future[dict[str, Any]]] = {pool.submit(_perform_in_worker, task, results) for task in tasks}
         try:
             while waiting:
                 ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -184,13 +185,13 @@ def _at_once(bench: Workbench, tasks: Sequence[Task], results: Path, jobs: int) 
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(config: Config, device: str, threads: int) -> None:
+def _start_worker(config: Config, device: str, threads: int) -> None:
     global _bench
     torch.set_num_threads(threads)
     _bench = Workbench(config, device)
 
 
-def _serve(task: Task, results: Path) -> dict[str, Any]:
+def _perform_in_worker(task: Task, results: Path) -> dict[str, Any]:
     assert _bench is not None
     return perform(_bench, task, results)
 
@@ -261,7 +262,3 @@ def _commit() -> str | None:
         return f"{commit}{'+' if git('status', '--porcelain', '--', '.') else ''}" if commit else None
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _description(record: Mapping[str, Any]) -> str:
-    return f"{record['label']} · {record['features']} · {record['bits']} bits · seed {record['seed']}"

@@ -10,12 +10,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dcmh.errors import DataError, needs
 from dcmh.evaluation import short
 from dcmh.evaluation.metrics import Ties
-from dcmh.experiments.tables.results import Group, Run, mean_and_spread
+from dcmh.experiments.tables.results import Group, Run, mean_and_spread, number_text
 from dcmh.util.atomic import whole_file, write_text
 
 FIGURES = ("pr", "radius", "gamma", "eta")
@@ -148,7 +146,8 @@ def _lookup(group: Group, features: str, kind: str, name: str) -> Figure:
                 recall = [_mean([lookup.recall[r] for lookup in lookups]) for r in range(bits + 1)]
                 curves.append(Curve(line.title, tuple(recall if kind == "pr" else range(bits + 1)), tuple(precision)))
                 rows += [
-                    (direction, bits, line.title, r, _number(precision[r]), _number(recall[r])) for r in range(bits + 1)
+                    (direction, bits, line.title, r, number_text(precision[r]), number_text(recall[r]))
+                    for r in range(bits + 1)
                 ]
             across.append(Panel(f"{short(direction, directions)}, {bits} bits", tuple(curves)))
         panels.append(tuple(across))
@@ -190,7 +189,7 @@ def _over(runs: list[Run], setting: str, ties: Ties, name: str, about: str) -> F
                 mean, spread = mean_and_spread(maps)
                 if mean is not None:
                     points.append((value, mean, spread))
-                    rows.append((direction, bits, value, _number(mean), _number(spread), len(maps)))
+                    rows.append((direction, bits, value, number_text(mean), number_text(spread), len(maps)))
             spreads = tuple(spread or 0.0 for _, _, spread in points)
             curves.append(
                 Curve(
@@ -214,7 +213,7 @@ def over_setting(setting: str, points: Sequence[tuple[float, dict[str, float]]],
     for direction in directions:
         x, maps = tuple(value for value, _ in points), tuple(by_direction[direction] for _, by_direction in points)
         panels.append(Panel(short(direction, directions), (Curve(title, x, maps),)))
-        rows += [(direction, value, _number(mean)) for value, mean in zip(x, maps, strict=True)]
+        rows += [(direction, value, number_text(mean)) for value, mean in zip(x, maps, strict=True)]
     return Figure(setting, f"MAP over {setting}", SETTINGS[setting], y, True, (tuple(panels),), tuple(rows))
 
 
@@ -223,7 +222,7 @@ def training(history: Sequence[dict[str, Any]]) -> Figure:
     rows: list[tuple[Any, ...]] = [("curve", "iteration", "value")]
 
     def panel(title: str, values: dict[str, list[tuple[int, float]]]) -> Panel:
-        rows.extend((name, step, _number(value)) for name, points in values.items() for step, value in points)
+        rows.extend((name, step, number_text(value)) for name, points in values.items() for step, value in points)
         return Panel(title, tuple(Curve(name, *zip(*points, strict=True)) for name, points in values.items()))
 
     steps = [row.get("epoch", number) for number, row in enumerate(history, 1)]
@@ -231,7 +230,9 @@ def training(history: Sequence[dict[str, Any]]) -> Figure:
     terms = {name: [(step, row[name]) for step, row in zip(steps, history, strict=True)] for name in names}
     measured = [(step, row["map"]) for step, row in zip(steps, history, strict=True) if row.get("map")]
     directions = list(measured[0][1]) if measured else []
-    maps = {short(name, directions): [(step, found[name]) for step, found in measured] for name in directions}
+    maps = {
+        short(name, directions): [(step, by_direction[name]) for step, by_direction in measured] for name in directions
+    }
     panels = [panel("terms of the objective", terms)]
     panels += [panel("MAP of held-out items", maps)] if maps else []
     return Figure("training", "Training", "iteration", "", False, (tuple(panels),), tuple(rows))
@@ -244,7 +245,3 @@ def _directions(runs: Sequence[Run]) -> list[str]:
 def _mean(values: Sequence[float]) -> float:
     mean, _ = mean_and_spread([float(value) for value in values])
     return float("nan") if mean is None else mean
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None or np.isnan(value) else repr(round(value, 6))

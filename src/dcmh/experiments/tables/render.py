@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+from dcmh.experiments.tables.results import number_text
 from dcmh.experiments.tables.tables import Cell, Row, Table
 
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -60,7 +61,7 @@ def as_csv(table: Table) -> str:
         method = row.names if row.kind == "method" else method
         names = method if row.kind in ("unseen", "paper", "difference") else row.names
         values = [
-            _number(value)
+            number_text(value)
             for cell in row.cells
             for value in (cell.value, cell.spread, *(cell.interval or (None, None)))[: 1 + len(extra)]
         ]
@@ -127,10 +128,6 @@ def _text(cell: Cell) -> str:
     if cell.value is None:
         return "–"
     return f"{cell.value:+.4f}".replace("-", "−") if cell.signed else f"{cell.value:.4f}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else repr(round(value, 6))
 
 
 def _superscript(number: int) -> str:

@@ -84,8 +84,7 @@ class Line:
     def unseen(self) -> Line:
         """The runs that also measured the items that were not trained on, with those measures."""
         runs = [(run, run.report.unseen) for run in self.runs if run.report is not None]
-        apart = tuple(replace(run, report=report) for run, report in runs if report is not None)
-        return replace(self, runs=apart)
+        return replace(self, runs=tuple(replace(run, report=report) for run, report in runs if report is not None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +152,11 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None
     if not len(known):
         return None, None
     return float(known.mean()), float(known.std(ddof=1)) if len(known) > 1 else None
+
+
+def number_text(value: float | None) -> str:
+    """A number as CSV files have it, with six digits; nothing for None or NaN."""
+    return "" if value is None or np.isnan(value) else repr(round(value, 6))
 
 
 def _differences(run: Run, others: Sequence[Run]) -> str:

@@ -96,7 +96,7 @@ def _map_table(
     def row(line: Line, title: str, marks: _Footnotes, kind: str = "method") -> Row:
         cells = [
             replace(
-                _cell(line, bits, direction, lambda found: _value(found, measure, ties), marks),
+                _cell(line, bits, direction, lambda report: _value(report, measure, ties), marks),
                 interval=_interval(line, bits, direction, ties) if is_map else None,
             )
             for direction, bits in columns
@@ -106,19 +106,18 @@ def _map_table(
     rows = _best([row(line, line.title, footnotes) for line in lines])
     intervals = [cell.interval for each in rows for cell in each.cells]
     paper = printed.find(group.data, features, "map") if against_paper else None
-    beside: list[Sequence[float | None] | None] = [
+    printed_rows: list[Sequence[float | None] | None] = [
         [paper.map(direction, line.method, bits) for direction, bits in columns]
         if paper is not None and paper.has(line.method)
         else None
         for line in lines
     ]
-    apart = [line.unseen() for line in lines]
-    rows = _beside(
-        rows, beside, [row(line, "· unseen", _Footnotes(), "unseen") if line.runs else None for line in apart]
-    )
+    unseen = [line.unseen() for line in lines]
+    unseen_rows = [row(line, "· unseen", _Footnotes(), "unseen") if line.runs else None for line in unseen]
+    rows = _with_comparisons(rows, printed_rows, unseen_rows)
     if is_map:
-        everything = Line("chance", "", features, tuple(run for line in lines for run in line.runs))
-        chance = [_cell(everything, bits, name, lambda found: found.chance, _Footnotes()) for name, bits in columns]
+        all_runs = Line("chance", "", features, tuple(run for line in lines for run in line.runs))
+        chance = [_cell(all_runs, bits, name, lambda report: report.chance, _Footnotes()) for name, bits in columns]
         rows.append(Row(("chance",), tuple(replace(cell, spread=None, mark=None) for cell in chance), "chance"))
     ranking = f"Hamming ranking, {_map_name(lines)}" if is_map else _title(measure)
     return Table(
@@ -144,12 +143,12 @@ def _title(measure: Ranked) -> str:
     return f"Queries that find their own item, R@{rank}" if kind == "own" else measure.upper()
 
 
-def _value(found: DirectionReport, measure: Ranked, ties: Ties) -> float:
+def _value(report: DirectionReport, measure: Ranked, ties: Ties) -> float:
     """The measure; NaN where there is none, as in results of older versions."""
     kind, _, rank = measure.partition("@")
     if not rank:
-        return found.map[ties] if kind == "map" else found.ramap
-    by_rank = {"map": found.map_at, "ndcg": found.ndcg_at, "own": found.own_recall_at}[kind]
+        return report.map[ties] if kind == "map" else report.ramap
+    by_rank = {"map": report.map_at, "ndcg": report.ndcg_at, "own": report.own_recall_at}[kind]
     return by_rank.get(int(rank), {}).get(ties, np.nan)
 
 
@@ -162,24 +161,23 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
     footnotes = _Footnotes()
     paper = printed.find(group.data, features, "lookup") if against_paper and bits == LOOKUP_BITS else None
     rows: list[Row] = []
-    beside: list[list[float | None] | None] = []  # the printed numbers, if there are any
+    printed_rows: list[list[float | None] | None] = []
     for line, measure in product(lines, _MEASURES):
         cells = [
-            _cell(line, bits, direction, lambda found, m=measure, r=radius: getattr(found.lookup, m)[r], footnotes)  # type: ignore[misc]
+            _cell(line, bits, direction, lambda report, m=measure, r=radius: getattr(report.lookup, m)[r], footnotes)  # type: ignore[misc]
             for direction, radius in columns
         ]
         rows.append(Row((line.title, _MEASURES[measure]), tuple(cells)))
-        known = paper is not None and paper.has(line.method)
-        beside.append(
+        printed_rows.append(
             [paper.lookup(direction, line.method, measure, radius) for direction, radius in columns]
-            if paper is not None and known
+            if paper is not None and paper.has(line.method)
             else None
         )
     rows = _best(rows, where=_MEASURES["f"])
     if paper is not None:
-        rows = _beside(rows, beside)
+        rows = _with_comparisons(rows, printed_rows)
     undefined = any(cell.value is None and cell.mark is None for row in rows for cell in row.cells)
-    gap = ["– : nothing is returned at this radius, so precision is undefined; or there is no such run."]
+    about_gaps = ["– : nothing is returned at this radius, so precision is undefined; or there is no such run."]
     return Table(
         name=name,
         caption=f"Hash lookup, pooled over queries · {bits} bits · {_about(group, features, lines)} · {_seeds(lines, bits)}",
@@ -190,7 +188,7 @@ def _lookup_table(group: Group, features: str, name: str, against_paper: bool) -
         ),
         rows=tuple(rows),
         footnotes=footnotes.sentences,
-        notes=(*(gap if undefined else []), *_notes(group, features, lines, paper, against_paper)),
+        notes=(*(about_gaps if undefined else []), *_notes(group, features, lines, paper, against_paper)),
     )
 
 
@@ -222,7 +220,7 @@ def _interval(line: Line, bits: int, direction: str, ties: Ties) -> tuple[float,
     """The interval over queries, averaged over the seeds; None if a run is of an older version, which had none."""
     reports = [run.report for run in line.at(bits) if run.report is not None and direction in run.report.directions]
     bounds = [report[direction].interval.get(ties) for report in reports]
-    known = [found for found in bounds if found is not None]
+    known = list(filter(None, bounds))
     if not known or len(known) < len(bounds):
         return None
     low, high = np.mean(known, axis=0)
@@ -248,15 +246,17 @@ def _best(rows: list[Row], where: str | None = None) -> list[Row]:
     return marked
 
 
-def _beside(
-    rows: list[Row], numbers: Sequence[Sequence[float | None] | None], unseen: Sequence[Row | None] | None = None
+def _with_comparisons(
+    rows: list[Row],
+    printed_rows: Sequence[Sequence[float | None] | None],
+    unseen_rows: Sequence[Row | None] | None = None,
 ) -> list[Row]:
     """Each row followed by that of unseen items, the printed numbers and the differences, if there are any."""
     made = []
-    for row, values, apart in zip(rows, numbers, unseen or [None] * len(rows), strict=True):
+    for row, values, unseen in zip(rows, printed_rows, unseen_rows or [None] * len(rows), strict=True):
         made.append(row)
-        if apart is not None:
-            made.append(apart)
+        if unseen is not None:
+            made.append(unseen)
         if values is None:
             continue
         made.append(Row(("· paper", *row.names[1:]), tuple(Cell(value) for value in values), "paper"))
@@ -326,7 +326,7 @@ def _about_intervals(intervals: Sequence[tuple[float, float] | None]) -> list[st
 def _other_ties(lines: Sequence[Line], ties: Ties) -> list[str]:
     other: Ties = "stable" if ties == "expected" else "expected"
     reports = [run.report for line in lines for run in line.runs if run.report is not None]
-    gaps = [abs(found.map[ties] - found.map[other]) for report in reports for found in report.directions.values()]
+    gaps = [abs(each.map[ties] - each.map[other]) for report in reports for each in report.directions.values()]
     if not gaps:
         return []
     rule = "Database order among ties" if other == "stable" else "The exact mean over all orders of ties"
@@ -335,9 +335,9 @@ def _other_ties(lines: Sequence[Line], ties: Ties) -> list[str]:
 
 def _notes(group: Group, features: str, lines: Sequence[Line], paper: Printed | None, against_paper: bool) -> list[str]:
     notes = []
-    own = [line.title for line in lines if line.features == PIXELS]
-    if own and features != PIXELS:
-        notes.append(f"{', '.join(own)}: learned from the pictures, not from {features} features.")
+    from_pictures = [line.title for line in lines if line.features == PIXELS]
+    if from_pictures and features != PIXELS:
+        notes.append(f"{', '.join(from_pictures)}: learned from the pictures, not from {features} features.")
     if len({run.fingerprint for line in lines for run in line.runs}) > 1:
         notes.append(
             "The data changed between these runs, so they cannot be compared. Delete the old results and run again."

@@ -29,12 +29,12 @@ from dcmh.methods.dcmh import DCMH
 from dcmh.methods.dcmh.recipes import Stable
 
 STAGES = (0.25, 0.5, 1.0)  # shares of the full length
-BEST = 3  # candidates that stage 2 takes from stage 1
+FINALISTS = 3  # candidates that stage 2 takes from stage 1
 SEEDS = (0, 1)  # added to the method's seed in stage 3
-SURE = 2.0  # standard errors that a gain must exceed
+MIN_GAIN = 2.0  # standard errors
 
 # The values tried for each setting besides its default, the more important ones first. `length` multiplies the iterations.
-_TRIED: list[tuple[str, float]] = [
+_VALUES: list[tuple[str, float]] = [
     ("gamma", 0.3),
     ("eta", 0.3),
     ("gamma", 3.0),
@@ -72,9 +72,9 @@ class Outcome:
 class Pace(NamedTuple):
     """Seconds of an iteration with a frozen image network, of any other iteration, and of everything else in a trial."""
 
-    resting: float
+    frozen: float
     learning: float
-    around: float
+    overhead: float
 
 
 class Search:
@@ -98,7 +98,7 @@ class Search:
 
     def run(self, progress: Progress | None = None) -> Outcome:
         """Search until done, or until the next trial does not fit into the budget."""
-        self._progress = progress or (lambda seconds, what: None)
+        self._progress = progress or (lambda seconds, trial: None)
         self._measure_pace()
         needed = self._cost(STAGES[0]) + self._reserve(2)
         if needed > self._left():
@@ -123,25 +123,25 @@ class Search:
     # -- the stages -----------------------------------------------------------------------------------------------
 
     def _stage_one(self) -> list[Result]:
-        found = [self._try(Trial((), STAGES[0] * self.scale))]
+        results = [self._try(Trial((), STAGES[0] * self.scale))]
         for changes in self._candidates():
             if self._left() < self._cost(STAGES[0], changes) + self._reserve(2):
                 break
-            found.append(self._try(Trial(changes, STAGES[0] * self.scale)))
-        return found
+            results.append(self._try(Trial(changes, STAGES[0] * self.scale)))
+        return results
 
     def _stage_two(self, first: list[Result]) -> list[Result]:
         base = first[0]
         order = sorted(first[1:], key=lambda result: -result.score)
-        candidates = [result.trial.changes for result in order[:BEST]]
+        candidates = [result.trial.changes for result in order[:FINALISTS]]
         combined = _combined(base, order)
         if len(combined) > 1:
             candidates.insert(0, combined)
-        found = [self._try(Trial((), STAGES[1] * self.scale))]
+        results = [self._try(Trial((), STAGES[1] * self.scale))]
         for changes in candidates:
             if self._left() >= self._cost(STAGES[1], changes) + self._reserve(3, changes):
-                found.append(self._try(Trial(changes, STAGES[1] * self.scale)))
-        return found
+                results.append(self._try(Trial(changes, STAGES[1] * self.scale)))
+        return results
 
     def _confirmed(self, changes: Changes) -> Outcome:
         differences: list[NDArray[np.float64]] = []
@@ -157,7 +157,7 @@ class Search:
         gain, error = _paired(np.mean(differences, axis=0))
         count = len(self.parts.confirm)
         evidence = f"{gain:+.4f} MAP, standard error {error:.4f}, on {count:,} items that took no part in choosing"
-        if gain > SURE * error and min(float(each.mean()) for each in differences) > 0:
+        if gain > MIN_GAIN * error and min(float(difference.mean()) for difference in differences) > 0:
             return self._outcome(changes, f"{describe(changes)}: {evidence}.", gain, error)
         return self._outcome(
             (), f"The defaults stay: the best candidate, {describe(changes)}, has {evidence}.", gain, error
@@ -165,12 +165,12 @@ class Search:
 
     def _outcome(self, chosen: Changes, verdict: str, gain: float | None = None, error: float | None = None) -> Outcome:
         length = dict(chosen).get("length", 1.0)
-        whole = iterations(self.method, self.train)
+        epochs = round(iterations(self.method, self.train) * length)
         parts = {name: len(getattr(self.parts, name)) for name in ("learn", "database", "select", "confirm")}
-        return Outcome(self.results, chosen, verdict, gain, error, self.spent, round(whole * length), parts)
+        return Outcome(self.results, chosen, verdict, gain, error, self.spent, epochs, parts)
 
     def _candidates(self) -> Iterator[Changes]:
-        for name, value in _TRIED:
+        for name, value in _VALUES:
             setting = "epochs" if name == "length" else name
             unused = self.method.recipe == "paper" and name in ("learning_rate", "dropout")
             if setting in self._fixed or unused:
@@ -189,21 +189,21 @@ class Search:
             self._try(trial, shown=False)
         record = self.trials.record(trial)
         learning = record["iteration"]
-        resting = learning if record["resting"] is None else record["resting"]
-        rests = self._rests(record["epochs"])
-        took = resting * rests + learning * (record["epochs"] - rests)
-        around = max(0.0, record["training"] - took) + record["measuring"]
-        self._pace = Pace(resting, learning, around)
+        frozen = learning if record["resting"] is None else record["resting"]
+        frozen_epochs = self._frozen_epochs(record["epochs"])
+        iterating = frozen * frozen_epochs + learning * (record["epochs"] - frozen_epochs)
+        overhead = max(0.0, record["training"] - iterating) + record["measuring"]
+        self._pace = Pace(frozen, learning, overhead)
         least = 5 * self._cost(STAGES[0]) + self._reserve(2)
         if least > self._left():
             self.scale = max(1 / 8, self._left() / least)
 
     def _cost(self, stage: float, changes: Changes = ()) -> float:
         epochs, pace = self.trials.epochs(Trial(changes, stage * self.scale)), self._pace
-        rests = self._rests(epochs)
-        return rests * pace.resting + (epochs - rests) * pace.learning + pace.around
+        frozen = self._frozen_epochs(epochs)
+        return frozen * pace.frozen + (epochs - frozen) * pace.learning + pace.overhead
 
-    def _rests(self, epochs: int) -> int:
+    def _frozen_epochs(self, epochs: int) -> int:
         """The number of iterations in which an image network is frozen that is trained in the others."""
         recipe = recipe_of(self.method, self.train)
         return recipe.frozen_epochs(epochs) if isinstance(recipe, Stable) and recipe.finetune else 0
@@ -211,7 +211,7 @@ class Search:
     def _reserve(self, stage: int, changes: Changes = ()) -> float:
         """The minimum cost of the stages from this one on."""
         last = len(SEEDS) * (self._cost(STAGES[2]) + self._cost(STAGES[2], changes))
-        return last if stage == 3 else last + (1 + BEST) * self._cost(STAGES[1])
+        return last if stage == 3 else last + (1 + FINALISTS) * self._cost(STAGES[1])
 
     def _left(self) -> float:
         return self.budget - self.spent

@@ -26,7 +26,7 @@ from dcmh.util.formats import read_object
 FORMAT = 2
 Changes = tuple[tuple[str, float], ...]  # what differs from the defaults; () for the defaults
 _QUERIES = ("select", "confirm")  # the parts that serve as queries
-FEWEST = 20  # queries in each of these two parts
+MIN_QUERIES = 20  # in each of these two parts
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,22 @@ def divide(train: Dataset, trained_share: float, seed: int) -> Parts:
     `trained_share` is the share of training items in the real database. Below 1, some items are excluded from learning,
     so that the database here has the same composition.
     """
-    each = max(FEWEST, min(1000, len(train) // 10))
-    outer = train.split(2 * each, None, seed)
+    queries = max(MIN_QUERIES, min(1000, len(train) // 10))
+    outer = train.split(2 * queries, None, seed)
     order = np.random.default_rng(seed).permutation(len(outer.query))
-    rest = outer.database
-    learn = database = rest
+    others = outer.database
+    learn = database = others
     if trained_share < 0.99:
-        mixed = np.random.default_rng(seed + 1).permutation(len(rest))
+        mixed = np.random.default_rng(seed + 1).permutation(len(others))
         unseen = mixed[: round(0.15 * len(train))]
         learned = mixed[len(unseen) :]
-        seen = learned[: round(len(unseen) * trained_share / (1 - trained_share))]
-        learn, database = rest.take(np.sort(learned)), rest.take(np.sort(np.concatenate([unseen, seen])))
-    if len(learn) < 2 * FEWEST:
+        trained = learned[: round(len(unseen) * trained_share / (1 - trained_share))]
+        learn, database = others.take(np.sort(learned)), others.take(np.sort(np.concatenate([unseen, trained])))
+    if len(learn) < 2 * MIN_QUERIES:
         raise DataError(f"{len(train):,} training items are too few to choose settings by. Train with the defaults.")
-    return Parts(learn, database, outer.query.take(np.sort(order[:each])), outer.query.take(np.sort(order[each:])))
+    return Parts(
+        learn, database, outer.query.take(np.sort(order[:queries])), outer.query.take(np.sort(order[queries:]))
+    )
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,9 @@ class Trials:
         began = time.perf_counter()
         model = DCMH(**settings).fit(self.parts.learn, fine=0)
         trained = time.perf_counter()
-        measured = {name: _per_query(model, getattr(self.parts, name), self.parts.database) for name in _QUERIES}
+        precision = {
+            name: _average_precision(model, getattr(self.parts, name), self.parts.database) for name in _QUERIES
+        }
         record = {
             "format": FORMAT,
             "identity": self.identity,
@@ -136,9 +140,9 @@ class Trials:
             "resting": _median(model.history_, resting=True),  # while the image network is frozen; None: it never is
             "training": round(trained - began, 3),
             "measuring": round(time.perf_counter() - trained, 3),
-            "directions": {name: round(float(values.mean()), 5) for name, values in measured["select"].items()},
+            "directions": {name: round(float(values.mean()), 5) for name, values in precision["select"].items()},
         }
-        for name, values in measured.items():
+        for name, values in precision.items():
             record[name] = np.mean(list(values.values()), axis=0).round(5).tolist()
         write_text(self.file(trial), json.dumps(record) + "\n")
         return record
@@ -166,8 +170,8 @@ def iterations(method: DCMH, train: Dataset) -> int:
     """The number of iterations that the method would take on these items."""
     if method.epochs is not None:
         return method.epochs
-    fewest = min(int(train.observed(name).sum()) for name in train.modalities)
-    return recipe_of(method, train).epochs(fewest // min(method.points_per_step(len(train)), fewest))
+    points = min(int(train.observed(name).sum()) for name in train.modalities)
+    return recipe_of(method, train).epochs(points // min(method.points_per_step(len(train)), points))
 
 
 def recipe_of(method: DCMH, train: Dataset) -> Recipe:
@@ -181,7 +185,7 @@ def _median(history: list[dict[str, Any]], *, resting: bool) -> float | None:
     return float(np.median(seconds)) if seconds else None
 
 
-def _per_query(model: DCMH, query: Dataset, database: Dataset) -> Mapping[str, NDArray[np.float64]]:
+def _average_precision(model: DCMH, query: Dataset, database: Dataset) -> Mapping[str, NDArray[np.float64]]:
     """Average precision of each query in each direction; without labels, 1 / rank of its own item."""
     labelled = query.labels is not None and database.labels is not None
     sides = encode_sides(model, query, database, "labels" if labelled else "pairing")

@@ -103,7 +103,7 @@ class TrainingSet:
     observed: Mapping[str, NDArray[np.bool_]]  # (n,) for each modality
     similarity: Similarity
     labels: NDArray[np.uint8] | None  # (n, labels), to measure by
-    held_out: NDArray[np.intp]  # points that are only measured on
+    held_out: NDArray[np.intp]  # points that only serve to measure
 
 
 def initialise(

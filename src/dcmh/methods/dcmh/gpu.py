@@ -30,24 +30,24 @@ Step = Callable[[Tensor, Tensor], None]  # of a mini-batch: inputs, points
 class Pixels:
     """Decoded training pictures as bytes: on the GPU if they fit, else in memory, else decoded again for each batch.
 
-    In memory they take at most PIXELS_IN_MEMORY bytes, on a GPU at most PIXELS_ON_GPU. While the network learns from one
-    batch, the next ones are loaded.
+    In memory they take up to PIXELS_IN_MEMORY bytes, on a GPU up to PIXELS_ON_GPU. While the network learns from one batch, the
+    next ones are loaded.
     """
 
     def __init__(self, column: Images, device: torch.device, size: int = PICTURE_SIZE) -> None:
         self.column = column
         self.device = device
         self.size = size
-        self.kept: Tensor | None = None
+        self.decoded: Tensor | None = None
         shape = (len(column), size, size, 3)
         in_bytes = math.prod(shape)
         if in_bytes <= PIXELS_IN_MEMORY:
-            kept = np.zeros(shape, np.uint8)
+            decoded = np.zeros(shape, np.uint8)
             for rows, pixels in decoded_batches(column, np.flatnonzero(column.observed).tolist(), size=size):
-                kept[rows] = pixels
-            self.kept = torch.from_numpy(kept)
+                decoded[rows] = pixels
+            self.decoded = torch.from_numpy(decoded)
             if device.type == "cuda" and in_bytes <= min(PIXELS_ON_GPU, torch.cuda.mem_get_info(device)[0] // 2):
-                self.kept = self.kept.to(device)
+                self.decoded = self.decoded.to(device)
 
     def __len__(self) -> int:
         return len(self.column)
@@ -72,7 +72,7 @@ class Pixels:
 
     def stream(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
         """The bytes of each batch, (n, size, size, 3), on the device."""
-        if self.kept is not None and self.kept.device.type == self.device.type:
+        if self.decoded is not None and self.decoded.device.type == self.device.type:
             yield from (self._bytes(batch) for batch in batches)
             return
         on_cpu = torch.cat(list(batches)).cpu().split([len(batch) for batch in batches])
@@ -90,14 +90,14 @@ class Pixels:
 
     def _bytes(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
         """(n, size, size, 3), uint8, from wherever the pixels are."""
-        if self.kept is None:
+        if self.decoded is None:
             (_, pixels), *_ = decoded_batches(self.column, rows.tolist(), batch=len(rows), size=self.size)
             return torch.from_numpy(pixels) if out is None else out.copy_(torch.from_numpy(pixels))
-        if self.kept.is_cuda:
-            return self.kept[rows]
+        if self.decoded.is_cuda:
+            return self.decoded[rows]
         # By NumPy: PyTorch splits each picture among all cores, which takes longer than copying it.
         memory = None if out is None else out.numpy()
-        taken = np.take(self.kept.numpy(), rows.cpu().numpy(), axis=0, out=memory, mode="clip")
+        taken = np.take(self.decoded.numpy(), rows.cpu().numpy(), axis=0, out=memory, mode="clip")
         return torch.from_numpy(taken) if out is None else out
 
     @cached_property
@@ -113,7 +113,7 @@ class PinnedBuffer:
         self.size = size
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.memory: Tensor | None = None
-        self.sent: torch.cuda.Event | None = None  # when the last batch had left the memory
+        self.sent: torch.cuda.Event | None = None  # set once the last batch has left the memory
 
     def send(
         self, rows: Tensor, load: Callable[[Tensor, Tensor | None], Tensor]
@@ -134,8 +134,8 @@ class PinnedBuffer:
 
 
 class StepRecorder:
-    """For a gradient step that is taken many times: on a GPU it is recorded once as a CUDA graph and then replayed as a whole,
-    which saves launching its hundreds of small kernels one by one."""
+    """Records a gradient step once as a CUDA graph and replays it as a whole: its hundreds of small kernels need not be launched
+    one by one."""
 
     WARM_UP = 3  # steps before the recording, in which libraries choose their kernels
 
@@ -169,7 +169,7 @@ class StepRecorder:
         self.graph, self.taken = None, 0
 
     def _on_side_stream(self, step: Step, inputs: Tensor, batch: Tensor) -> None:
-        """A recording requires that the steps before it ran on a stream other than the default one."""
+        """The steps before a recording must run on a stream other than the default one."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

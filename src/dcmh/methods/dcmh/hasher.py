@@ -1,6 +1,6 @@
 """DCMH as a hashing method: its parameters, how it learns from a data set, and how it is saved and loaded.
 
-What it learns by is Algorithm 1, in `dcmh.methods.dcmh.algorithm`.
+The training itself is Algorithm 1, in `dcmh.methods.dcmh.algorithm`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,7 +26,7 @@ from dcmh.inputs import encoders
 from dcmh.inputs.features import outputs_of
 from dcmh.inputs.views import FeatureView, PixelView, View, WordView
 from dcmh.methods import fine_space
-from dcmh.methods.base import Arrays, Hasher, Progress
+from dcmh.methods.base import Arrays, Hasher, Labels, Mask, Progress
 from dcmh.methods.dcmh import algorithm, finetuning, state
 from dcmh.methods.dcmh import similarity as similarities
 from dcmh.methods.dcmh.gpu import channels_last
@@ -36,10 +35,11 @@ from dcmh.methods.dcmh.similarity import Similarity
 from dcmh.methods.dcmh.state import Checkpoint, Run
 from dcmh.networks import distributed, hashing
 from dcmh.util import device as devices
+from dcmh.util.checks import number, whole_number
 
 QUALITIES = {"fast": "efficientnet-lite0", "good": "efficientnet-lite2", "best": "efficientnet-lite2"}
 LARGE_SET = 4000  # training points from which larger batches are better (docs/recipe.md)
-MAX_MEASURED = 50  # iterations at most after which the MAP of held-out points is measured
+MAX_MEASURED = 50  # iterations, spread evenly, after which the MAP of held-out points is measured
 
 
 class DCMH(Hasher):
@@ -52,11 +52,11 @@ class DCMH(Hasher):
     gamma, eta
         Weights of the quantisation and of the balance term.
     ranking
-        Weight of the average precision of the codes, a further term of the stable recipe where similar items share a label or
-        a folder; 0 leaves it out. The paper has no such term.
+        Weight of the average precision of the codes, a further term of the stable recipe if items are similar by labels or
+        folders; 0 leaves it out. The paper has no such term.
     epochs
-        Outer iterations. Default: 40 for "stable" (more where there are few points), half as many again where the image
-        network is fine-tuned, which it is in the last third; 500 for "paper".
+        Outer iterations. Default: 40 for "stable" (more with few points; half as many again for fine-tuning the image network,
+        which comes last); 500 for "paper".
     batch_size
         Points per step. Default: 128; 256 from 4,000 points on, except for "paper".
     quality
@@ -69,7 +69,7 @@ class DCMH(Hasher):
     weights
         MatConvNet's imagenet-vgg-f.mat, for "cnn-f".
     nested
-        Also make the first 16, 32, 64, … bits of a code codes of their own, which `shortened` gives; not for "paper".
+        Train the first 16, 32, 64, … bits of a code to be codes as well, which `shortened` gives; not for "paper".
     learning_rate, hidden, dropout
         For the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
     validation
@@ -81,11 +81,11 @@ class DCMH(Hasher):
         What makes two items similar: "labels", "folders", "tags", "labels+tags", "pairs:FILE", "pairing" or "neighbours";
         see `dcmh.methods.dcmh.similarity`. One modality is enough where it relates items within one.
     text_encoder
-        What texts are seen with, beside a bag of their words: "use-multilingual", "minilm", a folder with model.onnx and
+        The sentence encoder whose vectors join the bags of words: "use-multilingual", "minilm", a folder with model.onnx and
         tokenizer.json, or "none". Default: the first; none for the paper's recipe.
     encoder
-        An encoder of `dcmh.inputs.encoders` that pictures, texts or both are seen with, in place of `network` and
-        `text_encoder`: "transformers:FOLDER", "onnx:FOLDER", or the name of another one.
+        An encoder of `dcmh.inputs.encoders` for pictures, texts or both, in place of `network` and `text_encoder`:
+        "transformers:FOLDER", "onnx:FOLDER", or the name of another one.
     """
 
     _similarity: tuple[str, Dataset, Similarity] | None = None  # setting, items and their S, until `fit` has used it
@@ -132,36 +132,21 @@ class DCMH(Hasher):
             raise ParameterError("An encoder is not trained. Leave out recipe='paper', finetune and quality='best'.")
         if precision not in devices.PRECISIONS:
             raise ParameterError(f"precision must be one of {', '.join(devices.PRECISIONS)}, not {precision!r}.")
-        weights_of_terms = (("gamma", gamma), ("eta", eta), ("ranking", ranking))
-        for name, value in (*weights_of_terms, ("learning_rate", learning_rate)):
-            if not isinstance(value, Real) or not 0 <= value < float("inf"):
-                raise ParameterError(f"{name} must be a number of at least 0, not {value!r}.")
-        whole = (
-            ("epochs", 1 if epochs is None else epochs, 1),
-            ("batch_size", 2 if batch_size is None else batch_size, 2),
-            ("hidden", hidden, 0),
-        )
-        for name, count, low in whole:
-            if isinstance(count, bool) or not isinstance(count, Integral) or count < low:
-                raise ParameterError(f"{name} must be a whole number of at least {low}, not {count!r}.")
-        for name, share in (("dropout", dropout), ("validation", validation)):
-            if not isinstance(share, Real) or not 0 <= share < 1:
-                raise ParameterError(f"{name} must be at least 0 and below 1, not {share!r}.")
         self.recipe = recipe
-        self.gamma = float(gamma)
-        self.eta = float(eta)
-        self.ranking = float(ranking)
-        self.epochs = None if epochs is None else int(epochs)
-        self.batch_size = None if batch_size is None else int(batch_size)
+        self.gamma = float(number("gamma", gamma, least=0))
+        self.eta = float(number("eta", eta, least=0))
+        self.ranking = float(number("ranking", ranking, least=0))
+        self.epochs = None if epochs is None else whole_number("epochs", epochs, 1)
+        self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 2)
         self.nested = bool(nested)
-        self.learning_rate = float(learning_rate)
-        self.hidden = int(hidden)
-        self.dropout = float(dropout)
+        self.learning_rate = float(number("learning_rate", learning_rate, least=0))
+        self.hidden = whole_number("hidden", hidden, 0)
+        self.dropout = float(number("dropout", dropout, least=0, below=1))
         self.quality = quality
         self.network = network
         self.finetune = finetune
         self.weights = weights
-        self.validation = float(validation)
+        self.validation = float(number("validation", validation, least=0, below=1))
         self.device = device
         self.precision = precision
         self.similarity = similarities.check(similarity)
@@ -194,7 +179,7 @@ class DCMH(Hasher):
             super().fit(train, progress=progress, fine=fine, text_encoder=text_encoder)
             self.trained_on_["similarity"] = "labels" if self.similarity == "labels" else similarity.description
         finally:
-            self._stop = self._checkpoint_file = self._similarity = None  # nothing of the training items is kept
+            self._stop = self._checkpoint_file = self._similarity = None  # keeps no reference to the training items
         return self
 
     def similarity_of(self, train: Dataset) -> Similarity:
@@ -204,7 +189,7 @@ class DCMH(Hasher):
         return self._similarity[2]
 
     def identity(self, fingerprint: str) -> str:
-        """Which run this is: version, fingerprint of the data, settings. An unfinished run is resumed only as itself."""
+        """Which run this is: version, fingerprint of the data, settings. Only the same run resumes from a checkpoint."""
         settings = {name: str(value) for name, value in self.parameters.items() if name != "device"}
         if listed := similarities.fingerprint(self.similarity):
             settings["pairs"] = listed
@@ -231,22 +216,20 @@ class DCMH(Hasher):
         return similarities.kind_of(self.similarity) in ("labels", "labels+tags")
 
     def _learns_alone(self) -> bool:
-        return similarities.kind_of(self.similarity) not in ("pairs", "pairing")  # what only relates modalities
+        return similarities.kind_of(self.similarity) not in ("pairs", "pairing")  # these only relate modalities
 
     # -- learning -------------------------------------------------------------------------------------------------
 
-    def _fit(
-        self, inputs: dict[str, Any], labels: NDArray[np.uint8] | None, observed: dict[str, NDArray[np.bool_]]
-    ) -> None:
-        target = distributed.join(self.device) if distributed.launched() else devices.resolve(self.device)
+    def _fit(self, inputs: dict[str, Any], labels: Labels | None, observed: dict[str, Mask]) -> None:
+        device = distributed.join(self.device) if distributed.launched() else devices.resolve(self.device)
         recipe = self._recipe(self.views_)
         checkpoint = None
         if self._checkpoint_file is not None:
             checkpoint = Checkpoint(self._checkpoint_file, self.identity(self.trained_on_["fingerprint"]))
-        forked = torch.random.fork_rng(devices=[target] if target.type == "cuda" else [])
-        arithmetic = devices.arithmetic(self.precision, target, tried=self._image_network == "cnn-f")
-        with forked, devices.current(target), arithmetic:
-            run = self._start(recipe, inputs, labels, observed, target)
+        forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+        arithmetic = devices.arithmetic(self.precision, device, tried=self._image_network == "cnn-f")
+        with forked, devices.current(device), arithmetic:
+            run = self._start(recipe, inputs, labels, observed, device)
             self.history_ = checkpoint.resume(run) if checkpoint else []
             self._began = time.monotonic()
             algorithm.train(run, recipe, after_epoch=partial(self._after_epoch, checkpoint))
@@ -256,9 +239,9 @@ class DCMH(Hasher):
         self,
         recipe: Recipe,
         inputs: dict[str, Any],
-        labels: NDArray[np.uint8] | None,
-        observed: dict[str, NDArray[np.bool_]],
-        target: torch.device,
+        labels: Labels | None,
+        observed: dict[str, Mask],
+        device: torch.device,
     ) -> Run:
         """The state before the first iteration."""
         if self._similarity is None:
@@ -274,8 +257,8 @@ class DCMH(Hasher):
             batch_size=self.points_per_step(len(next(iter(observed.values())))),
             epochs=self.epochs,
             seed=self.seed,
-            device=target,
-            precision=devices.precision(self.precision, target),
+            device=device,
+            precision=devices.precision(self.precision, device),
         )
 
     def _recipe(self, views: Mapping[str, View]) -> Recipe:
@@ -283,15 +266,19 @@ class DCMH(Hasher):
             return Paper(self.bits, self.gamma, self.eta)
         pixels = any(isinstance(view, PixelView) for view in views.values())
         by_labels = self.quality == "best" and pixels
-        prefixes = nested_lengths(self.bits) if self.nested else ()
-        weights = self.bits, self.gamma, self.eta, self.learning_rate, self.hidden, self.dropout
+        kind = similarities.kind_of(self.similarity)
         return Stable(
-            *weights,
+            bits=self.bits,
+            gamma=self.gamma,
+            eta=self.eta,
+            learning_rate=self.learning_rate,
+            hidden=self.hidden,
+            dropout=self.dropout,
             finetune=pixels and not by_labels,
             tune_by_labels=by_labels,
-            start_rotated=similarities.kind_of(self.similarity) == "neighbours",
-            prefixes=prefixes,
-            ranking=self.ranking if similarities.kind_of(self.similarity) in ("labels", "folders") else 0.0,
+            start_rotated=kind == "neighbours",
+            prefixes=nested_lengths(self.bits) if self.nested else (),
+            ranking=self.ranking if kind in ("labels", "folders") else 0.0,
         )
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
@@ -307,7 +294,7 @@ class DCMH(Hasher):
         self._record(run)
         if run.epoch == run.epochs:
             if checkpoint and distributed.rank() == 0 and (checkpoint.is_due or checkpoint.path.is_file()):
-                with contextlib.suppress(StorageError):  # the model may have its place on another disk
+                with contextlib.suppress(StorageError):  # the model may go to another disk
                     checkpoint.save(run, self.history_)  # kept until the model is written
             return
         stopped = distributed.any_of(self._stop is not None and self._stop())
@@ -327,23 +314,20 @@ class DCMH(Hasher):
             raise DivergedError(
                 f"The loss is not finite after iteration {run.epoch} of {run.epochs}: the training diverged.",
                 which="learning_rate",
-                hint=self._calmer(),
+                hint=self._after_divergence(),
             )
-        resting = run.frozen and self.quality != "best"  # the name in history files
-        row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": resting}
+        frozen = run.frozen and self.quality != "best"
+        row |= {"seconds": round(time.monotonic() - self._began, 3), "resting": frozen}  # its name in history files
         measured = run.epoch == run.epochs or run.epoch % -(-run.epochs // MAX_MEASURED) == 0
         row |= {"map": state.held_out_map(run) if measured else {}}
         self.history_.append(row)
         if self._progress:
             self._progress(row)
 
-    def _calmer(self) -> str:
+    def _after_divergence(self) -> str:
         """What to lower when the training diverges."""
-        if self.recipe == "paper":
-            return f"Lower gamma (now {self.gamma:g}) or eta (now {self.eta:g})."
-        return (
-            f"Lower learning_rate (now {self.learning_rate:g}), gamma (now {self.gamma:g}) or eta (now {self.eta:g})."
-        )
+        rate = "" if self.recipe == "paper" else f"learning_rate (now {self.learning_rate:g}), "
+        return f"Lower {rate}gamma (now {self.gamma:g}) or eta (now {self.eta:g})."
 
     # -- views ----------------------------------------------------------------------------------------------------
 
@@ -381,13 +365,13 @@ class DCMH(Hasher):
     def fine_view(self, modality: str) -> View:
         """The view that the fine space takes of a modality: for pixels, the features of the network as it was before."""
         view = super().fine_view(modality)
-        own = isinstance(self.views_[modality], PixelView) and self._image_network in networks.LITE
-        return FeatureView(self._image_network, device=self.device) if own else view
+        is_lite = isinstance(self.views_[modality], PixelView) and self._image_network in networks.LITE
+        return FeatureView(self._image_network, device=self.device) if is_lite else view
 
     # -- out of sample --------------------------------------------------------------------------------------------
 
     def shortened(self, bits: int) -> Self:
-        """A model that gives the first `bits` bits of the codes of this one, which must have been trained with `nested`."""
+        """A model whose codes are the first `bits` bits of those of this one, which must have been trained with `nested`."""
         lengths = (*nested_lengths(self.bits), self.bits) if self.nested else (self.bits,)
         if bits not in lengths:
             raise ParameterError(
@@ -405,12 +389,12 @@ class DCMH(Hasher):
     @torch.inference_mode()
     def _outputs(self, modality: str, values: Any) -> NDArray[Any]:
         """f(x; theta_x) or g(y; theta_y), (n, bits); their signs are the codes."""
-        target = devices.resolve(self.device)
-        network = self.networks_[modality].to(target)
+        device = devices.resolve(self.device)
+        network = self.networks_[modality].to(device)
         if isinstance(network, hashing.PixelNetwork):
-            network.reduced = devices.precision(self.precision, target) == "bfloat16"
-        with devices.current(target):
-            return outputs_of(network, values, self.bits, target)
+            network.reduced = devices.precision(self.precision, device) == "bfloat16"
+        with devices.current(device):
+            return outputs_of(network, values, self.bits, device)
 
     def _state(self) -> Arrays:
         return {
@@ -422,8 +406,9 @@ class DCMH(Hasher):
     def _restore(self, arrays: Arrays) -> None:
         self.networks_ = {}
         for name, view in self.views_.items():
-            own = {key.removeprefix(f"{name}."): value for key, value in arrays.items() if key.startswith(f"{name}.")}
+            prefix = f"{name}."
+            layers = {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
             backbone = None
             if isinstance(view, PixelView):
                 backbone = networks.sized(networks.architecture(self._image_network), view.size)
-            self.networks_[name] = hashing.from_arrays(own, backbone)
+            self.networks_[name] = hashing.from_arrays(layers, backbone)

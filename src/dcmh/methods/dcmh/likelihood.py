@@ -1,8 +1,8 @@
 """The likelihood of a batch against all points, with its gradient, without keeping anything of size batch x n.
 
-The terms are those of `objective`; here they are computed for one block of points at a time, and the gradient with respect
-to the batch's outputs, (sigma(Theta) - S) G / 2, is summed on the way instead of being derived from kept matrices.
-On a GPU one kernel does it all (`dcmh.networks.gpu.likelihood_kernel`).
+The terms are those of `objective`, computed for one block of points at a time. The gradient with respect to the batch's
+outputs, (sigma(Theta) - S) G / 2, is summed along the way, so autograd need not keep any matrices. On a GPU one kernel does all
+of this (`dcmh.networks.gpu.likelihood_kernel`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def batch_likelihood(
         from dcmh.networks.gpu.likelihood_kernel import likelihood_and_gradient
 
         total, gradient = likelihood_and_gradient(F, others, batch, similarity.words, *form, observed)
-        return _WithGradient.apply(outputs, total, gradient)  # type: ignore[no-any-return, no-untyped-call]
+        return with_gradient(outputs, total, gradient)
     total, gradient = F.new_zeros(()), torch.zeros_like(F)
     block = max(1, BLOCK // len(F))
     for start in range(0, len(others), block):
@@ -72,12 +72,15 @@ def batch_likelihood(
         total += objective.likelihood(Theta, S, W)
         error = Theta.sigmoid_().sub_(S)
         gradient.addmm_(error if W is None else error.mul_(W), G, alpha=form.scale / 2)
-    return _WithGradient.apply(outputs, total, gradient)  # type: ignore[no-any-return, no-untyped-call]
+    return with_gradient(outputs, total, gradient)
+
+
+def with_gradient(outputs: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    """A value whose gradient with respect to `outputs` is known already."""
+    return _WithGradient.apply(outputs, value, gradient)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _WithGradient(torch.autograd.Function):
-    """A value whose gradient with respect to `outputs` is known already."""
-
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
         ctx.save_for_backward(gradient)
@@ -89,17 +92,17 @@ class _WithGradient(torch.autograd.Function):
         return upstream * gradient, None, None
 
 
-def share_of_similar(similarity: Similarity, points: int, device: torch.device, *, sample: int = 256) -> float:
-    """The share of similar pairs by weight, estimated from some evenly spaced points against all."""
-    rows = torch.arange(0, points, max(1, points // sample), device=device)
-    similar = everything = 0.0
+def share_of_similar(similarity: Similarity, points: int, device: torch.device) -> float:
+    """The share of similar pairs by weight, estimated from 256 evenly spaced points against all."""
+    rows = torch.arange(0, points, max(1, points // 256), device=device)
+    similar = total = 0.0
     block = max(1, BLOCK // len(rows))
     for start in range(0, points, block):
         S = similarity.S(rows, start, min(start + block, points))
         W = similarity.W(S, rows, start, min(start + block, points))
         similar += float(S.sum() if W is None else (S * W).sum())
-        everything += float(S.numel() if W is None else W.sum())
-    return similar / max(everything, 1e-12)
+        total += float(S.numel() if W is None else W.sum())
+    return similar / max(total, 1e-12)
 
 
 def _fits_kernel(outputs: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """Two recipes for the same objective: `Paper` is literal, `Stable` works on any data without tuning.
 
-Both answer the same questions of `dcmh.methods.dcmh.algorithm`: which networks, which first outputs, which optimiser and
-learning rate, and the loss of one mini-batch.
+Each gives `dcmh.methods.dcmh.algorithm` the networks, the first outputs, the optimiser and its learning rate, and the loss of
+a mini-batch.
 
 Why a stable form is needed, in short (docs/recipe.md has more): the paper sums its terms over all points, so that their
 weights shift with n and bits; its balance term, read from the outputs of earlier visits, is a delayed feedback loop that
@@ -75,11 +75,11 @@ class Paper:
         return J / (len(batch) * n), terms
 
     def form(self, share: float) -> Form:
-        """Theta and S as the paper has them, whatever share of the pairs is similar."""
+        """Theta and S as the paper has them, regardless of the share of similar pairs."""
         return PAPER
 
     def gamma_share(self, epoch: int, epochs: int) -> float:
-        """All of gamma counts, always."""
+        """All of gamma counts in every iteration."""
         return 1.0
 
     def epochs(self, steps: int) -> int:
@@ -87,7 +87,7 @@ class Paper:
         return 500
 
     def frozen_epochs(self, epochs: int) -> int:
-        """In how many of the iterations the image network is frozen: in none."""
+        """The number of iterations in which the image network is frozen: none."""
         return 0
 
     def network(self, width: int, kind: Kind, backbone: nn.Module | None, words: int = 0) -> nn.Module:
@@ -122,16 +122,16 @@ class Stable:
     - Theta is shifted by the log-odds of a similar pair. Otherwise outputs lean apart between modalities to say that most
       pairs are dissimilar, and then do not compare within a modality, nor add up to joint codes.
     - Pairs within a modality count a little (INTRA_MODAL), for the same reason.
-    - gamma grows from 0 to its value in the course of the run: the first codes are as random as the first weights, and outputs
-      that are pulled to them stay there.
-    - With `ranking`, the mean average precision of the batch is a fourth term: that is what codes are for. The likelihood counts
-      all pairs alike, and for its own sake keeps outputs from the codes, so that more quantisation is needed beside it.
+    - gamma grows from 0 to its value over the run: the first codes are as random as the first weights, and outputs that are
+      pulled to them stay there.
+    - With `ranking`, the mean average precision of the batch, which codes are measured by, is a fourth term. The likelihood
+      alone counts all pairs alike, and keeps outputs away from the codes, so the ranking needs more quantisation beside it.
     - With `prefixes`, half of the loss is the mean of that of the first 16, 32, … bits.
-    - S is smoothed to 0.98 and 0.02: labels are not beyond doubt.
+    - S is smoothed to 0.98 and 0.02: labels can be wrong.
     - AdamW with a cosine rate; one wide hidden layer with batch normalisation and dropout.
-    - Fine-tuning comes after the hash layers: they learn from the features of the pre-trained network while it is frozen, and
-      only then, for half as many iterations and from a lower rate, its later layers learn too. Gradients through hash layers
-      that know nothing yet would only spoil it.
+    - Fine-tuning starts after the hash layers have learned from the features of the frozen network: for half as many further
+      iterations, and from a lower rate, its later layers learn too. Gradients through untrained hash layers would only spoil
+      them.
 
     The constants were chosen by MAP on validation items of coco12k (docs/recipe.md).
     """
@@ -149,16 +149,16 @@ class Stable:
     ranking: float = 0.0  # weight of the average precision, for a similarity of 0 or 1
 
     RANKING: ClassVar[float] = 2.0
-    RANKED_QUANTISATION: ClassVar[float] = 1.5  # beside the ranking
-    FEATURE_DROPOUT: ClassVar[float] = 0.25  # of a picture's features, as a share of the dropout; likewise
+    RANKED_QUANTISATION: ClassVar[float] = 1.5  # in place of QUANTISATION, with the ranking
+    FEATURE_DROPOUT: ClassVar[float] = 0.25  # of a picture's features, as a share of the dropout; with the ranking
     QUANTISATION: ClassVar[float] = 0.3
     BALANCE: ClassVar[float] = 0.05
     SMOOTHING: ClassVar[float] = 0.02
     SHIFT: ClassVar[float] = 1.0  # share of the log-odds
     INTRA_MODAL: ClassVar[float] = 0.03  # weight of the likelihood of a modality with itself
-    TUNING: ClassVar[float] = 0.3  # share of the learning rate from which the image network's learning starts
-    BACKBONE: ClassVar[float] = 1.0  # share of that, for the later layers of EfficientNet-Lite0
-    UNMEASURED: ClassVar[float] = 1 / 60  # and for other image networks: carefully
+    TUNING: ClassVar[float] = 0.3  # share of the learning rate at which fine-tuning starts
+    BACKBONE: ClassVar[float] = 1.0  # share of that for the later layers of EfficientNet-Lite
+    OTHER_BACKBONE: ClassVar[float] = 1 / 60  # and for other image networks, which were not measured
 
     starts_frozen: ClassVar[bool] = True
 
@@ -224,7 +224,7 @@ class Stable:
         return frozen * 3 // 2 if self.finetune else frozen
 
     def frozen_epochs(self, epochs: int) -> int:
-        """In how many of the iterations, the first ones, a pre-trained image network is frozen."""
+        """The number of iterations, from the first, in which a pre-trained image network is frozen."""
         return epochs * 2 // 3 if self.finetune else epochs
 
     def network(self, width: int, kind: Kind, backbone: nn.Module | None, words: int = 0) -> nn.Module:
@@ -265,7 +265,7 @@ class Stable:
         if isinstance(network, PixelNetwork):
             measured = isinstance(network.backbone, EfficientNetLite)
             late = [layer for layer in network.backbone.parameters() if layer.requires_grad]
-            tuned = {"params": late, "share": self.BACKBONE if measured else self.UNMEASURED}
+            tuned = {"params": late, "share": self.BACKBONE if measured else self.OTHER_BACKBONE}
             groups = [{"params": network.head.parameters()}, *([tuned] if late else [])]
         on_gpu = next(network.parameters()).is_cuda
         settings: dict[str, Any] = {"weight_decay": 0.01, "fused": True, "capturable": on_gpu}
@@ -275,8 +275,8 @@ class Stable:
         """The learning rate of a step, with `steps` per iteration: a cosine, and a lower one for fine-tuning."""
         first = self.frozen_epochs(epochs) * steps
         if step < first:
-            return self.learning_rate * _cosine(step, first)
-        return self.TUNING * self.learning_rate * _cosine(step - first, steps * epochs - first)
+            return self.learning_rate * cosine(step, first)
+        return self.TUNING * self.learning_rate * cosine(step - first, steps * epochs - first)
 
 
 Recipe = Stable | Paper
@@ -287,6 +287,6 @@ def nested_lengths(bits: int) -> tuple[int, ...]:
     return tuple(length for length in (16, 32, 64, 128, 256, 512) if length < bits)
 
 
-def _cosine(step: int, steps: int, *, warm_up: float = 0.05) -> float:
-    """Share of the learning rate at a step: a short rise, then half a cosine down to 0."""
-    return min(1.0, (step + 1) / max(1.0, warm_up * steps)) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+def cosine(step: int, steps: int) -> float:
+    """Share of the learning rate at a step: a warm-up over the first twentieth, then half a cosine down to 0."""
+    return min(1.0, (step + 1) / max(1.0, 0.05 * steps)) * (0.5 + 0.5 * math.cos(math.pi * step / steps))

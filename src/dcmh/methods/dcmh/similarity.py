@@ -3,25 +3,23 @@
 labels         they share a label, as in the paper
 folders        their pictures lie in the same folder
 tags           they share words that are rare enough together; tags:NAME takes the words of the text modality NAME
-labels+tags    they share a label, and the more so if they share such words; labels+tags:NAME likewise
-pairs:FILE     the file says so; a pair that it does not name is unknown, and counts for nothing
+labels+tags    they share a label, more so if they also share such words; labels+tags:NAME likewise
+pairs:FILE     the file says so; a pair that it does not list is unknown and does not count
 pairing        they are the same item: only what belongs together in two modalities is similar
 neighbours     their vectors are near: neighbours:NAME takes those of the modality NAME, neighbours the first ones
 
-With pairs and with the pairing, few pairs are similar and would drown among the others: they get half of the weight (`W`).
+With pairs and with pairing, the few similar pairs would drown among the others, so they get half of the weight (`W`).
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -32,18 +30,17 @@ from torch.nn.functional import embedding_bag
 from dcmh.data.columns import Texts, Vectors
 from dcmh.data.dataset import Dataset
 from dcmh.data.labels import labels_from_folders
+from dcmh.data.pairs import read_pairs
 from dcmh.errors import DataError, ParameterError
 from dcmh.methods.dcmh import objective
-from dcmh.util.formats import parse_json
 from dcmh.util.text import BagOfWords
 
 KINDS = ("labels", "folders", "tags", "labels+tags", "pairs", "pairing", "neighbours")
-RARE = 0.05  # shared words must be as rare together as one word that this share of the items has
+RARE_SHARE = 0.05  # shared words must be as rare together as one word that this share of the items has
 TAG_WEIGHT = 0.2  # of tags beside labels: S = 1 with both, 1 - TAG_WEIGHT with labels alone, TAG_WEIGHT with tags alone
-SIMILAR_WEIGHT = 0.5  # share of the total weight that listed similar pairs get at least
-NEAR = 0.01  # share of the items that are the neighbours of one
+SIMILAR_WEIGHT = 0.5  # smallest share of the total weight that listed similar pairs get
+NEIGHBOUR_SHARE = 0.01  # of the items: the neighbours of one item
 MIN_NEIGHBOURS = 10
-_YES, _NO = ("1", "true", "yes", "similar", "+1"), ("0", "false", "no", "dissimilar", "-1")
 
 
 class Similarity(ABC):
@@ -188,7 +185,7 @@ class SharedTags(Similarity):
     def description(self) -> str:
         return (
             f"Similarity from the {len(self.rarity):,} words of {self.modality!r}: two items are similar if their shared "
-            f"words are as rare together as one word that {RARE:.0%} of the items have, {self.share:.2%} of the pairs."
+            f"words are as rare together as one word that {RARE_SHARE:.0%} of the items have, {self.share:.2%} of the pairs."
         )
 
     @property
@@ -211,15 +208,15 @@ class SharedTags(Similarity):
         bounds = self.starts[start : stop + 1]
         theirs = self.words[int(bounds[0]) : int(bounds[-1])]
         shared = embedding_bag(theirs, mine, bounds[:-1] - bounds[0], mode="sum")  # (points, batch)
-        S = shared.T.ge(-math.log(RARE) - 1e-4).to(mine.dtype)
-        own = (batch >= start) & (batch < stop)
-        S[own.nonzero()[:, 0], batch[own] - start] = 1
+        S = shared.T.ge(-math.log(RARE_SHARE) - 1e-4).to(mine.dtype)
+        inside = (batch >= start) & (batch < stop)  # points of the batch against themselves
+        S[inside.nonzero()[:, 0], batch[inside] - start] = 1
         return S
 
 
 @dataclass(frozen=True, eq=False)
 class LabelsAndTags(Similarity):
-    """S between 0 and 1: labels say most of it, tags the rest, so that codes also tell apart what shares a label."""
+    """S between 0 and 1, mostly from labels and the rest from tags, so that codes also distinguish items that share a label."""
 
     labels: Similarity
     tags: SharedTags
@@ -260,7 +257,7 @@ class ListedPairs(Similarity):
         row_of = {name: row for row, name in enumerate(train.ids)}
         pairs: dict[tuple[int, int], bool] = {(row, row): True for row in range(len(train))}
         listed, complete = 0, True  # complete: the file names similar pairs only, of training items or not
-        for line, first, second, similar in _lines(file, row_of):
+        for line, first, second, similar in read_pairs(file, row_of):
             listed += 1
             complete &= similar
             a, b = row_of.get(first), row_of.get(second)
@@ -277,7 +274,7 @@ class ListedPairs(Similarity):
                 f"None of the {listed:,} pairs of {file} is of two training items. Are the ids those of the data?"
             )
         order = sorted(pairs)
-        unlisted = "all others are dissimilar" if complete else "others are unknown and count for nothing"
+        unlisted = "all others are dissimilar" if complete else "others are unknown and do not count"
         source = f"{used // 2:,} of the {listed:,} pairs in {file.name}, those of training items; {unlisted}"
         starts = np.searchsorted([a for a, _ in order], np.arange(len(train) + 1)).astype(np.int64)
         partners, similar_ = torch.tensor([b for _, b in order]), torch.tensor([float(pairs[pair]) for pair in order])
@@ -290,13 +287,13 @@ class ListedPairs(Similarity):
     @cached_property
     def weights(self) -> tuple[float, float]:
         """Weights of similar and of other pairs, so that the mean over all pairs is 1."""
-        everything = (len(self.starts) - 1) ** 2
-        counted = everything if self.complete else len(self.partners)
+        pairs = (len(self.starts) - 1) ** 2
+        counted = pairs if self.complete else len(self.partners)
         share = int((self.similar > 0).sum()) / counted
         yes, no = 1.0, 1.0
         if share < SIMILAR_WEIGHT:
             yes, no = SIMILAR_WEIGHT / max(share, 1e-12), (1 - SIMILAR_WEIGHT) / (1 - share)
-        return yes * everything / counted, no * everything / counted
+        return yes * pairs / counted, no * pairs / counted
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         partners, starts, similar = self.partners.to(device), self.starts.to(device), self.similar.to(device, dtype)
@@ -344,7 +341,7 @@ class Neighbours(ListedPairs):
         assert isinstance(column, Vectors)
         items, rows = len(train), torch.from_numpy(np.flatnonzero(column.observed))
         vectors = torch.nn.functional.normalize(torch.from_numpy(np.asarray(column.values, np.float32))[rows])
-        count = min(max(MIN_NEIGHBOURS, round(NEAR * len(rows))) + 1, len(rows))  # each is its own neighbour
+        count = min(max(MIN_NEIGHBOURS, round(NEIGHBOUR_SHARE * len(rows))) + 1, len(rows))  # each is its own neighbour
         near = torch.cat([(block @ vectors.T).topk(count).indices for block in vectors.split(1024)])
         first, second = rows.repeat_interleave(count), rows[near.flatten()]
         alone = torch.arange(items)
@@ -365,39 +362,3 @@ def _entries(starts: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.repeat_interleave(torch.arange(len(batch), device=batch.device), counts)
     before = counts.cumsum(0) - counts
     return torch.arange(len(rows), device=batch.device) - before[rows] + starts[batch][rows], rows
-
-
-def _lines(file: Path, ids: Container[str]) -> Iterator[tuple[int, str, str, bool]]:
-    """Line number, two ids, and whether they are similar: CSV, TSV or JSON lines; similar if there is no third column.
-
-    The first line is a header if its third cell is "similar" and the other two are not ids.
-    """
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as lines:
-            for number, cells in enumerate(_cells(file, lines), 1):
-                header = number == 1 and len(cells) > 2 and str(cells[2]).lower() == "similar"
-                if not cells or (header and cells[0] not in ids and cells[1] not in ids):
-                    continue
-                answer = str(cells[2]).strip().lower() if len(cells) > 2 else "1"
-                if len(cells) not in (2, 3) or answer not in (*_YES, *_NO):
-                    raise DataError(f"{file.name} line {number}: expected two ids and 1 or 0, such as a.jpg,b.jpg,1.")
-                yield number, str(cells[0]).strip(), str(cells[1]).strip(), answer in _YES
-    except OSError as error:
-        raise DataError(
-            f"Cannot read the pairs {file}: {error.strerror}. Give a file with two ids and 1 or 0 per line."
-        ) from error
-    except (ValueError, csv.Error) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file.name} cannot be read: {error}. Write two ids and 1 or 0 per line.") from error
-
-
-def _cells(file: Path, lines: Any) -> Iterator[list[Any]]:
-    if file.suffix == ".jsonl":
-        for line in lines:
-            record = parse_json(line) if line.strip() else []
-            if not isinstance(record, dict | list):
-                raise ValueError(f"{line.strip()[:40]} is not a list of two ids")
-            yield list(record.values()) if isinstance(record, dict) else list(record)
-    else:
-        yield from csv.reader(lines, delimiter="\t" if file.suffix == ".tsv" else ",")

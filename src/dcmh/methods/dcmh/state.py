@@ -27,7 +27,7 @@ from dcmh.util.checksums import KEY, UNSEALED, check_sealed_file, seal_file
 from dcmh.util.formats import check_types, parse_json, readable
 
 CHECKPOINT_SECONDS = 15.0  # between two checkpoints
-MIN_HELD_OUT = 10  # points: fewer are too few to measure on
+MIN_HELD_OUT = 10  # points: fewer say too little
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class Side:
         return self.inputs if self.features is None else self.features
 
     def unfreeze(self) -> None:
-        """From now on the image network learns, from pixels."""
+        """Let the image network learn too, from pixels."""
         if self.features is not None:
             self.features = None
             self.recorder.reset()  # the step was recorded with features
@@ -104,7 +104,7 @@ class Run:
     similarity: Similarity  # S
     labels: NDArray[np.uint8] | None  # (n, labels)
     B: Tensor  # (n, bits)
-    held_out: NDArray[np.intp]  # training points that are only measured on
+    held_out: NDArray[np.intp]  # training points that only serve to measure
     form: Form  # of Theta and S
     seed: int
     epochs: int  # iterations of the outer loop
@@ -124,7 +124,7 @@ class Run:
         return any(side.features is not None for side in self.sides)
 
     def unfreeze(self, *, restart: bool) -> None:
-        """Frozen image networks learn from now on. With `restart`, the optimisers forget what they had gathered before."""
+        """Let frozen image networks learn too. With `restart`, the state of the optimisers is cleared."""
         for side in self.sides:
             side.unfreeze()
             if restart:
@@ -187,7 +187,7 @@ def _restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, T
 
 
 def choose_held_out(observed: Mapping[str, NDArray[np.bool_]], share: float, seed: int) -> NDArray[np.intp]:
-    """A share of the points that have all modalities; none where that would be too few to measure on."""
+    """A share of the points that have all modalities; none if that would be too few to measure with."""
     complete = np.flatnonzero(np.stack(list(observed.values())).all(axis=0))
     count = int(share * len(complete))
     return np.sort(np.random.default_rng(seed).permutation(complete)[: count if count >= MIN_HELD_OUT else 0])

@@ -54,7 +54,7 @@ class _BiasReLU(torch.autograd.Function):
 
 @triton.jit
 def relu(x):
-    """A network that has become NaN is seen as such."""
+    """NaN passes through, so that a network that has diverged is noticed."""
     return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
