@@ -96,7 +96,7 @@ def data(
 
 def look(name: str, text: str | None = None, modalities: str | None = None) -> tuple[Dataset | None, dict[str, Any]]:
     """The items, None if a folder holds neither pictures nor a table; and for JSON, what there is."""
-    from dcmh.data import folder, frames
+    from dcmh.data import folder, shards
 
     loaded: Dataset | None = None
     try:
@@ -107,7 +107,7 @@ def look(name: str, text: str | None = None, modalities: str | None = None) -> t
     record = describe(loaded) if loaded is not None else {"name": Path(name).resolve().name, **_EMPTY}
     if _is_folder(name):
         contents = folder.scan(Path(name).expanduser())
-        read = (".mat", *frames.SHARDS) if loaded is not None and not contents.images else ()
+        read = (".mat", *shards.SHARDS) if loaded is not None and not contents.images else ()
         unread = {kind: [file for file in files if not file.endswith(read)] for kind, files in contents.unread.items()}
         record |= {
             "not_read": {kind: files for kind, files in unread.items() if files},
