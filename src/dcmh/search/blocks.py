@@ -14,11 +14,12 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,11 +29,11 @@ from dcmh.data.dataset import JOINT, Dataset
 from dcmh.data.frames import import_pyarrow
 from dcmh.data.values import InMemory
 from dcmh.errors import BusyError, ImageError
-from dcmh.search.changes import EncodedItem
 from dcmh.search.encode import BATCH, Encoders
-from dcmh.search.update import Update
-from dcmh.stores.base import Item, Skipped, Store
+from dcmh.search.pipeline import Content, Entry, Pipeline
+from dcmh.stores.base import Item
 from dcmh.util.atomic import whole_file
+from dcmh.util.blas import one_blas_thread
 from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
@@ -60,6 +61,17 @@ class Task:
     number: int
     data: Dataset
     traces: Sequence[bytes]
+
+
+@dataclass(frozen=True)
+class EncodedItem:
+    """An item as a worker has encoded it: everything that reading its pictures tells, or why they cannot be read."""
+
+    content: bytes | None = None
+    taken: datetime | None = None
+    codes: Mapping[str, bytes] = field(default_factory=dict)
+    fine: Mapping[str, bytes] = field(default_factory=dict)
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,15 +158,28 @@ Report = Callable[[State], None]
 
 
 def encode_block(encoders: Encoders, work: Work, task: Task) -> Result:
-    """Encode a block: what an update of an empty index with these items would write."""
-    collected = _Collected(joint=work.joint)
-    Update(cast(Store, collected), encoders, task.data, root=None, partial=True, stop_workers=False).run()
-    items = [collected.encoded(name) for name in task.data.ids]
+    """Encode a block."""
+    pipeline = Pipeline(encoders, task.data, joint=work.joint, stop_workers=False)
+    entries = [Entry(row, Item(name)) for row, name in enumerate(task.data.ids)]
+    with one_blas_thread():
+        items = [_encoded_item(entry, pipeline.text) for group in pipeline.run(entries) for entry in group]
     names = [JOINT] if work.joint else [name for name in encoders.modalities if name in task.data.modalities]
     file = _parquet(task, items, names, encoders)
     failed = sum(item.error is not None for item in items)
     memory = _peak_memory()
     return Result(task.number, file, len(items), failed, memory)
+
+
+def _encoded_item(entry: Entry, text: str | None) -> EncodedItem:
+    if entry.reason is not None:
+        return EncodedItem(error=entry.reason)
+    content = entry.content or Content()
+    encoded, fine = dict(content.codes), dict(content.fine)
+    if text is not None and entry.text_code is not None:
+        encoded[text] = entry.text_code
+    if text is not None and entry.text_fine is not None:
+        fine[text] = entry.text_fine
+    return EncodedItem(entry.item.content, entry.item.taken, encoded, fine)
 
 
 def _peak_memory() -> int:
@@ -164,59 +189,6 @@ def _peak_memory() -> int:
     except ImportError:  # Windows
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-class _Collected:
-    """The part of a store that an update of some new items uses; it keeps what is written."""
-
-    def __init__(self, *, joint: bool) -> None:
-        self._joint = joint
-        self._items: list[Item] = []
-        self._numbers: dict[str, int] = {}
-        self._codes: dict[int, dict[str, bytes]] = {}
-        self._fine: dict[int, dict[str, bytes]] = {}
-        self._reasons: dict[str, str] = {}
-
-    def encoded(self, name: str) -> EncodedItem:
-        if name in self._reasons:
-            return EncodedItem(error=self._reasons[name])
-        number = self._numbers[name]
-        item = self._items[number - 1]
-        return EncodedItem(item.content, item.taken, self._codes.get(number, {}), self._fine.get(number, {}))
-
-    def about(self, key: str) -> str | None:
-        return JOINT if self._joint and key == "codes" else None
-
-    def skipped(self) -> dict[str, Skipped]:
-        return {}
-
-    def find(self, name: str) -> None:
-        return None
-
-    def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
-        return {}
-
-    def writing(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def note(self, key: str, value: str) -> None:
-        pass
-
-    def put(self, item: Item) -> int:
-        self._items.append(item)
-        self._numbers[item.name] = len(self._items)
-        return len(self._items)
-
-    def set_code(self, item: int, modality: str, code: bytes | None) -> None:
-        if code is not None:
-            self._codes.setdefault(item, {})[modality] = code
-
-    def set_fine(self, item: int, modality: str, vector: bytes | None) -> None:
-        if vector is not None:
-            self._fine.setdefault(item, {})[modality] = vector
-
-    def skip(self, name: str, why: Skipped) -> None:
-        self._reasons[name] = why.reason
 
 
 def _parquet(task: Task, items: Sequence[EncodedItem], names: Sequence[str], encoders: Encoders) -> bytes:

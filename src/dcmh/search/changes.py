@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,9 @@ import numpy as np
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
+from dcmh.search.pipeline import HASH, Entry, other_content
 from dcmh.stores.base import Item, Store
 from dcmh.util.atomic import check_spelling
-
-HASH = 16  # bytes of a picture's hash, with which a content begins
 
 
 @dataclass
@@ -66,40 +63,6 @@ def _same_folder(folder: Path, other: Path) -> bool:
         return os.path.realpath(folder) == os.path.realpath(other)
 
 
-@dataclass
-class Content:
-    """The picture or vectors of an item, shared by items of the same content: its codes, or why there are none."""
-
-    codes: dict[str, bytes] = field(default_factory=dict)
-    fine: dict[str, bytes] = field(default_factory=dict)
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class EncodedItem:
-    """What another process has found out about an item: everything that reading its pictures tells, or why they cannot be."""
-
-    content: bytes | None = None
-    taken: datetime | None = None
-    codes: Mapping[str, bytes] = field(default_factory=dict)
-    fine: Mapping[str, bytes] = field(default_factory=dict)
-    error: str | None = None
-
-
-@dataclass
-class Entry:
-    """An item that needs work."""
-
-    row: int
-    item: Item  # with the id of the item it replaces, if any
-    before: Item | None  # None also if its codes are those of another model
-    content: Content | None = None
-    encode: bool = False  # the content is encoded for this entry, and shared by the others
-    encoded: EncodedItem | None = None  # by another process
-    text_code: bytes | None = None  # of a text that has a code of its own
-    text_fine: bytes | None = None
-
-
 class Comparison:
     """The data compared with the store.
 
@@ -129,7 +92,6 @@ class Comparison:
         self.data = data
         self.sources = sources
         self.text = text
-        self.others = [name for name in sources if not isinstance(data[name], Images)]
         self.root = root
         self._base = None if root is None else os.path.join(os.path.abspath(root), "")
         self.partial = partial
@@ -164,9 +126,8 @@ class Comparison:
                 before.mtime_ns,
             )
             # The file says that the picture is the same; the rest of the content is compared.
-            same_file = same_file and (
-                not self.others or (before.content or b"")[HASH:] == self.other_content(row_of[before.name])
-            )
+            rest = other_content(self.data, self.sources, row_of[before.name]) if same_file else b""
+            same_file = same_file and (not rest or (before.content or b"")[HASH:] == rest)
             if same_file:
                 item = replace(item, content=before.content, taken=before.taken)
             # An older version has not recorded the date.
@@ -217,20 +178,6 @@ class Comparison:
             uploaded=self.uploaded,
             extra=self.data.extra[row] if self.data.extra is not None else {},
         )
-
-    def other_content(self, row: int) -> bytes:
-        """A hash of what an item's content holds besides pictures: vectors, and texts that are not the main one."""
-        if not self.others:
-            return b""
-        digest = hashlib.blake2b(digest_size=HASH)
-        for name in self.others:
-            column = self.data[name]
-            value = column.values[row] if column.observed[row] else None
-            data = b""
-            if value is not None:
-                data = str(value).encode() if isinstance(column, Texts) else np.asarray(value).tobytes()
-            digest.update(f"{name} {value is not None} {len(data)} ".encode() + data)
-        return digest.digest()
 
     def _path(self, name: str, row: int) -> str | None:
         """The absolute path of a picture, as a string: pathlib would take most of the time with 12,000 photos."""

@@ -188,7 +188,9 @@ class Processes:
         try:
             while True:
                 while len(running) < IN_FLIGHT * workers and (task := queue.next()) is not None:
-                    running[pool.submit(_encode_here, task)] = task
+                    lost.append(task)  # if a process ends now, the pool refuses it
+                    future = pool.submit(_encode_here, task)
+                    running[future] = lost.pop()
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
