@@ -17,7 +17,7 @@ from dcmh.errors import ParameterError, QueryError
 from dcmh.search import Filter, SearchIndex
 from dcmh.search.query import PICTURE, UNLIKE, parse
 from dcmh.stores.base import Condition, Item
-from dcmh.stores.local import catalogue
+from dcmh.stores.local import catalogue, database
 from filters import FILTERS, holds, passes, write_described
 from toy_photos import load
 
@@ -264,7 +264,7 @@ def test_dates_come_from_exif_or_else_from_the_file(tmp_path, model, cheap_home)
 
 def test_an_older_catalogue_gets_what_filters_need(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(catalogue, "MIGRATIONS", catalogue.MIGRATIONS[:3])
+        patch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:3])
         old = catalogue.Catalogue.create(tmp_path / "catalogue.sqlite", {})
         old._run("INSERT INTO items (name, path, labels) VALUES ('a', 'x/a.jpg', ?)", (json.dumps(["sea", "sun"]),))
         old._run("INSERT INTO words (rowid, tokens) VALUES (1, 'sea sun')")

@@ -27,7 +27,8 @@ from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, ModelMismatch, StorageError
 from dcmh.methods import folder as model_folder
 from dcmh.stores.base import UNFINISHED, UPDATE, UPGRADING, UPLOADS, check_model
-from dcmh.stores.local.catalogue import Catalogue, drop_journal
+from dcmh.stores.local.catalogue import Catalogue
+from dcmh.stores.local.database import drop_journal
 from dcmh.util import checksums
 from dcmh.util.atomic import make_folder, storage_errors, sync_folder, sync_tree, whole_folder, write_text
 from dcmh.util.formats import check_format, check_types, parse_object, readable
