@@ -211,6 +211,13 @@ class FineVectors(Protocol):
         """The inner products of some items; nan for an item without a vector."""
 
 
+def stacked(vectors: Mapping[int, bytes], width: int) -> tuple[Ids, NDArray[np.int8]]:
+    """Ids, ascending, and fine vectors (n, width)."""
+    ids = np.array(sorted(vectors), np.int64)
+    joined = b"".join(vectors[number] for number in ids.tolist())
+    return ids, np.frombuffer(joined, np.int8).reshape(len(ids), width)
+
+
 SomeIndex = TypeVar("SomeIndex", bound=Index, covariant=True)
 SomeFine = TypeVar("SomeFine", bound=FineVectors, covariant=True)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
 from dcmh.index.fine import FineIndex
-from dcmh.stores.base import EVERYTHING, Ids, Scores
+from dcmh.stores.base import EVERYTHING, Ids, Scores, stacked
 
 if TYPE_CHECKING:
     from dcmh.stores.server import ServerStore
@@ -58,10 +58,7 @@ class FetchedVectors:
 
     def _fetch(self, wanted: list[int]) -> tuple[Ids, NDArray[np.int8]]:
         """Ids, ascending, and vectors of those of the items that have one."""
-        vectors = self.store.fine_of(self.modality, wanted)
-        ids = np.array(sorted(vectors), np.int64)
-        joined = b"".join(vectors[number] for number in ids.tolist())
-        return ids, np.frombuffer(joined, np.int8).reshape(len(ids), self.store.dimensions)
+        return stacked(self.store.fine_of(self.modality, wanted), self.store.dimensions)
 
     def _all(self) -> FineIndex:
         with self._lock:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, ModelMismatch, StorageError
 from dcmh.methods import folder as model_folder
+from dcmh.stores import models
 from dcmh.stores.base import UNFINISHED, UPDATE, UPGRADING, UPLOADS, check_model
 from dcmh.stores.local.catalogue import Catalogue
 from dcmh.stores.local.database import drop_journal
@@ -94,11 +95,11 @@ def write_header(folder: Path, **record: Any) -> None:
 @contextlib.contextmanager
 def writer(folder: Path) -> Iterator[None]:
     """Inside the block this process is the only writer of the folder, which is created if it does not exist."""
-    with contextlib.ExitStack() as held:
-        held.enter_context(storage_errors(folder))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(storage_errors(folder))
         try:
             make_folder(folder)
-            alone = held.enter_context(locked(folder / LOCK))
+            alone = stack.enter_context(locked(folder / LOCK))
         except PermissionError as error:
             raise StorageError(
                 f"Cannot write to {folder} ({error.strerror}).",
@@ -253,9 +254,7 @@ def _keep_model(folder: Path, model: Hasher | Path, report: str | None) -> None:
     if kept.exists() and model.resolve() == kept.resolve():
         return
     with whole_folder(kept) as draft:
-        for file in model.iterdir():
-            if file.is_file() and not file.name.startswith("."):
-                shutil.copyfile(file, draft / file.name)
+        models.copy_files(model, draft)
 
 
 @contextlib.contextmanager

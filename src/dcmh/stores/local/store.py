@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.data.dataset import JOINT
@@ -19,7 +18,7 @@ from dcmh.errors import BusyError, DamagedError, ModelError, ModelMismatch
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods.folder import read_record
-from dcmh.stores.base import Ids, Snapshot, check_model, closed_on_error
+from dcmh.stores.base import Snapshot, check_model, closed_on_error, stacked
 from dcmh.stores.local import layout
 from dcmh.stores.local.catalogue import Catalogue
 
@@ -194,12 +193,12 @@ class LocalStore(Catalogue):
         indexes, fine = dict(self.snapshot.indexes), dict(self.snapshot.fine)
         every = np.array(ids, np.int64)
         for modality in self._modalities:
-            vectors = _stacked(self.fine_of(modality, ids))
             if modality in fine:
                 fine[modality] = fine[modality].without(every)
-            if len(vectors[0]):
-                empty = FineIndex.of(vectors[0][:0], vectors[1][:0])
-                fine[modality] = fine.get(modality, empty).with_items(*vectors)
+            if vectors := self.fine_of(modality, ids):
+                numbers, stack = stacked(vectors, len(next(iter(vectors.values()))))
+                empty = FineIndex.of(numbers[:0], stack[:0])
+                fine[modality] = fine.get(modality, empty).with_items(numbers, stack)
         # Fine vectors first: an item without a code is left out of the hits, one without a fine vector is ranked last.
         self.snapshot = Snapshot(self.snapshot.indexes, fine, self.snapshot.items, self.snapshot.generation)
         for modality in self._modalities:
@@ -293,10 +292,3 @@ class LocalStore(Catalogue):
         index = HammingIndex(self.bits)
         index.add(*self.codes(modality, codes.bytes_of(self.bits)))
         return index
-
-
-def _stacked(vectors: dict[int, bytes]) -> tuple[Ids, NDArray[np.int8]]:
-    """Ids, ascending, and vectors (n, dimensions)."""
-    ids = np.array(sorted(vectors), np.int64)
-    joined = b"".join(vectors[number] for number in ids.tolist())
-    return ids, np.frombuffer(joined, np.int8).reshape(len(ids), -1 if len(ids) else 0)

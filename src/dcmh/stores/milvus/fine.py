@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dcmh.stores.milvus.collection import NO_VECTOR, Collection, blocks
 from dcmh.stores.milvus.connection import BATCH, Milvus
 
-SPAN = 100_000  # ids that one query reads: 20 to 40 MB
-LONGEST = 2_048  # characters of a vector
+IDS_PER_QUERY = 100_000  # ids that one query reads: 20 to 40 MB
+MAX_CHARACTERS = 2_048  # characters of a vector
 
 
 class FineCollection(Collection):
@@ -54,8 +54,8 @@ class FineCollection(Collection):
         By ranges of ids: pages would be limited to 16,384 rows, and each waits for Milvus' next time tick.
         """
         rows: list[tuple[int, bytes]] = []
-        for start in range(0, end, SPAN):
-            text = f"id >= {start} and id < {min(end, start + SPAN)}"
+        for start in range(0, end, IDS_PER_QUERY):
+            text = f"id >= {start} and id < {min(end, start + IDS_PER_QUERY)}"
             rows += sorted((row["id"], b64decode(row["fine"])) for row in self.query(text, ["id", "fine"]))
         return np.array([number for number, _ in rows], np.int64), b"".join(vector for _, vector in rows)
 
@@ -63,4 +63,4 @@ class FineCollection(Collection):
 def _fields(schema: Any) -> None:
     from pymilvus import DataType
 
-    schema.add_field("fine", DataType.VARCHAR, max_length=LONGEST)
+    schema.add_field("fine", DataType.VARCHAR, max_length=MAX_CHARACTERS)

@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import UPLOADED, Filter, Ids, Item, Skipped, was_uploaded
-from dcmh.stores.milvus.collection import FEW, NO_VECTOR, Collection, make_collection
-from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
+from dcmh.stores.milvus.collection import NO_VECTOR, SMALL_COLLECTION, Collection, make_collection
+from dcmh.stores.milvus.connection import ANSWER_SECONDS, BATCH, MAX_ROWS, Milvus
 from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.index import MilvusIndex
 from dcmh.stores.server import ServerStore
 from dcmh.stores.transaction import Transaction
-from dcmh.util.retry import LOADING
+from dcmh.util.retry import LOAD_PATIENCE
 
 ABOUT = -1
-LONGEST = 60_000  # bytes of what Milvus keeps of an item
-NAME = 1_000
+RECORD_BYTES = 60_000  # bytes of what Milvus keeps of an item
+NAME_CHARACTERS = 1_000
 LEASE_SECONDS = 120.0
 FIELDS = ["id", "name", "content", "record"]
 
@@ -140,7 +140,7 @@ class MilvusStore(ServerStore):
             if self.address.approximate and count:
                 index.approximate()
                 measured[f"recall {modality}"] = f"{index.recall():.3f}"
-            elif count > FEW:
+            elif count > SMALL_COLLECTION:
                 index.optimise()
         return measured
 
@@ -238,9 +238,9 @@ class MilvusStore(ServerStore):
         tests = [f"({text})" for text in _conditions(filter)]
         while True:
             last = f"id > {found[-1] if found else 0}"
-            rows = self._query(" and ".join([last, *tests]), ["id"], limit=AT_ONCE, level=self._level)
+            rows = self._query(" and ".join([last, *tests]), ["id"], limit=MAX_ROWS, level=self._level)
             found += sorted(row["id"] for row in rows)
-            if len(rows) < AT_ONCE:
+            if len(rows) < MAX_ROWS:
                 return np.array(found, np.int64)
 
     def keep_model(self, files: Mapping[str, bytes]) -> None:
@@ -315,13 +315,13 @@ class MilvusStore(ServerStore):
     def _query(
         self, text: str, fields: list[str], *, limit: int | None = None, level: str = "Strong"
     ) -> list[dict[str, Any]]:
-        return self._rows.query(text, fields, limit=limit, patience=LOADING, level=level)
+        return self._rows.query(text, fields, limit=limit, patience=LOAD_PATIENCE, level=level)
 
 
 def _item_fields(schema: Any) -> None:
     from pymilvus import DataType
 
-    schema.add_field("name", DataType.VARCHAR, max_length=4 * NAME)
+    schema.add_field("name", DataType.VARCHAR, max_length=4 * NAME_CHARACTERS)
     schema.add_field("content", DataType.VARCHAR, max_length=128)
     schema.add_field("record", DataType.JSON)
 
@@ -360,9 +360,9 @@ def _row_of(item: Item) -> dict[str, Any]:
         "extra": dict(item.extra),
     }
     size = len(json.dumps(record, ensure_ascii=False).encode())
-    if size > LONGEST:
+    if size > RECORD_BYTES:
         raise DataError(
-            f"The text and labels of {item.name} take {size:,} bytes; Milvus keeps {LONGEST:,} of an item.",
+            f"The text and labels of {item.name} take {size:,} bytes; Milvus keeps {RECORD_BYTES:,} of an item.",
             hint="Shorten the text, or use PostgreSQL.",
         )
     content = "" if item.content is None else item.content.hex()
@@ -370,13 +370,13 @@ def _row_of(item: Item) -> dict[str, Any]:
 
 
 def _row_of_skipped(name: str, why: Skipped) -> dict[str, Any]:
-    record = {"name": name, "reason": why.reason[:NAME], "size": why.size, "mtime_ns": why.mtime_ns}
+    record = {"name": name, "reason": why.reason[:NAME_CHARACTERS], "size": why.size, "mtime_ns": why.mtime_ns}
     return {"id": _skip_id(name), "code": NO_VECTOR, "name": "", "content": "", "record": record}
 
 
 def _named(name: str) -> str:
     """The part of a name that is looked up: the length of Milvus' strings is limited."""
-    return name[:NAME]
+    return name[:NAME_CHARACTERS]
 
 
 def _skip_id(name: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcmh.errors import BusyError, EngineError, needs
 from dcmh.stores.address import Address
-from dcmh.util.retry import ASKING, retry
+from dcmh.util.retry import QUERY_PATIENCE, retry
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,12 +20,12 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 120  # of one statement; more where a statement is known to be long
 LOCK_SECONDS = 30
-MOMENT = 2.0  # seconds
+LOCK_GRACE_SECONDS = 2.0  # a process that just ended may hold an advisory lock for a moment longer
 BUILD_SECONDS = 24 * 3600  # building an index over 10^9 rows
-KEPT = 8  # idle connections
-NEVER = ("certificate", "sslmode")  # words of libpq about settings that no retry will change
+MAX_IDLE = 8  # connections in the pool
+SETTINGS_ERRORS = ("certificate", "sslmode")  # words of libpq about settings: a retry will not help
 # Messages of a server that refuses a connection now and will accept it soon.
-SOON = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
+STARTUP_ERRORS = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
 
 
 class Postgres:
@@ -50,7 +50,7 @@ class Postgres:
         self,
         task: Callable[[psycopg.Connection[Any]], T],
         *,
-        patience: float = ASKING,
+        patience: float = QUERY_PATIENCE,
         seconds: int = ANSWER_SECONDS,
         whole: bool = True,
     ) -> T:
@@ -115,7 +115,7 @@ class Postgres:
         """Return a connection to the pool, unless it is in a transaction or the pool is full."""
         if connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE:
             with self._lock:
-                if len(self._idle) < KEPT:
+                if len(self._idle) < MAX_IDLE:
                     self._idle.append(connection)
                     return
         connection.close()
@@ -125,8 +125,8 @@ class Postgres:
         if not isinstance(error, self._psycopg.OperationalError):
             return False
         if error.sqlstate is None:  # from the connection itself; a server that answers and refuses says FATAL
-            refused = "FATAL" in str(error) or any(word in str(error) for word in NEVER)
-            return not refused or any(word in str(error) for word in SOON)
+            refused = "FATAL" in str(error) or any(word in str(error) for word in SETTINGS_ERRORS)
+            return not refused or any(word in str(error) for word in STARTUP_ERRORS)
         return error.sqlstate[:2] == "08" or error.sqlstate in ("57P01", "57P02", "57P03", "53300", "40001", "40P01")
 
     def _explained(self, error: psycopg.Error, patience: float) -> Exception:
@@ -167,12 +167,13 @@ def _reason(message: str) -> str:
 
 
 @contextlib.contextmanager
-def held(server: Postgres, name: str, what: str) -> Any:
+def advisory_lock(server: Postgres, name: str, what: str) -> Any:
     """Inside the block no other process holds the lock of this name in the database."""
     connection = server.work(lambda _: server.connect())
-    end = time.monotonic() + MOMENT  # a process that just ended may hold it for a moment longer
+    end = time.monotonic() + LOCK_GRACE_SECONDS
+    query = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
     try:
-        while not _tried(connection, name):
+        while not connection.execute(query, (name,)).fetchall()[0][0]:
             if time.monotonic() > end:
                 raise BusyError(f"Another process is writing {what}.", hint="Wait for it, then try again.")
             time.sleep(0.05)
@@ -181,8 +182,3 @@ def held(server: Postgres, name: str, what: str) -> Any:
             connection.execute("SELECT pg_advisory_unlock_all()")
     finally:
         connection.close()
-
-
-def _tried(connection: psycopg.Connection[Any], name: str) -> bool:
-    found = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (name,)).fetchone()
-    return bool(found and found[0])

@@ -119,12 +119,8 @@ class Table:
         alone: NDArray[np.bool_] | None = None,
     ) -> None:
         """Write rows by binary COPY, inside the caller's transaction."""
-        with connection.cursor().copy(
-            self.statement("COPY {table} (id, code, alone) FROM STDIN (FORMAT binary)")
-        ) as copy:
-            copy.write(_HEADER)
-            copy.write(_copy_rows(ids, packed, self.bits, alone))
-            copy.write(b"\xff\xff")
+        statement = self.statement("COPY {table} (id, code, alone) FROM STDIN (FORMAT binary)")
+        _copy(connection, statement, _code_rows(ids, packed, self.bits, alone))
 
 
 def make_fine_table(connection: psycopg.Connection[Any], table: Identifier) -> None:
@@ -157,11 +153,7 @@ def copy_vectors(
     rows = np.empty(len(ids), np.dtype(row))
     rows["fields"], rows["id_length"], rows["id"] = 2, 8, ids
     rows["length"], rows["vector"] = dimensions, vectors
-    statement = SQL("COPY {} (id, vector) FROM STDIN (FORMAT binary)").format(table)
-    with connection.cursor().copy(statement) as copy:
-        copy.write(_HEADER)
-        copy.write(rows.tobytes())
-        copy.write(b"\xff\xff")
+    _copy(connection, SQL("COPY {} (id, vector) FROM STDIN (FORMAT binary)").format(table), rows)
 
 
 def make_table(connection: psycopg.Connection[Any], schema: Composable, table: Composable, bits: int) -> None:
@@ -221,7 +213,15 @@ def packed_from(sent: Sequence[bytes], bits: int) -> Packed:
     return _REVERSED[np.frombuffer(joined, np.uint8)].reshape(len(sent), bytes_of(bits))
 
 
-def _copy_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterable[Any] | None) -> bytes:
+def _copy(connection: psycopg.Connection[Any], statement: Composed, rows: NDArray[np.void]) -> None:
+    """Send rows in the binary format of COPY."""
+    with connection.cursor().copy(statement) as copy:
+        copy.write(_HEADER)
+        copy.write(rows.tobytes())
+        copy.write(b"\xff\xff")
+
+
+def _code_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterable[Any] | None) -> NDArray[np.void]:
     """Rows in the binary format of COPY: the number of fields, then length and value of each."""
     octets = bytes_of(bits)
     row = np.dtype(
@@ -240,4 +240,4 @@ def _copy_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterabl
     rows["fields"], rows["id_length"], rows["id"] = 3, 8, ids
     rows["code_length"], rows["bits"], rows["code"] = 4 + octets, bits, _REVERSED[packed]
     rows["alone_length"], rows["alone"] = 1, 0 if alone is None else np.asarray(alone, np.uint8)
-    return rows.tobytes()
+    return rows
