@@ -140,7 +140,7 @@ class Readable:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def readable(data: Dataset, view: View, device: str) -> Readable:
+def without_unreadable(data: Dataset, view: View, device: str) -> Readable:
     """Read every picture once: compute its features where the view takes features, else decode it."""
     from dcmh.data import Images
 

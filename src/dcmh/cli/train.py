@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from dcmh.cli import console, data_source, options, report_table
-from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
+from dcmh.cli.options import DataOptions, DCMHOptions, JsonSwitch, MethodOptions, Switch
 from dcmh.cli.training_run import follow, learn
 from dcmh.errors import DataError, ParameterError
 
@@ -37,8 +37,7 @@ class RunOptions:
     """Continue an interrupted training."""
     strict: Switch = False
     """Stop with exit code 3, before training, if any picture is missing or cannot be read."""
-    json: Switch = False
-    """Print the result as JSON."""
+    json: JsonSwitch = False
 
 
 def train(
@@ -79,28 +78,28 @@ def train(
     split = divide(whole, items.queries, items.train_size, seed, leave_unseen=leave_unseen)
     _build_similarity(model, split)  # refuses what cannot be learned from, before an hour of reading pictures
     began = time.monotonic()
-    found = data_source.readable(whole, model._view("image"), device)
-    data_source.say_skipped(found.skipped, "" if run.strict else f", listed in {out / folder.SKIPPED}")
-    if run.strict and found.skipped:
+    readable = data_source.without_unreadable(whole, model._view("image"), device)
+    data_source.say_skipped(readable.skipped, "" if run.strict else f", listed in {out / folder.SKIPPED}")
+    if run.strict and readable.skipped:
         console.error("Stopped because of --strict; nothing was trained or written. Repair or remove those files.")
         return 3
-    if found.data is not whole:  # some pictures cannot be read
-        split = divide(found.data, items.queries, items.train_size, seed, say=False, leave_unseen=leave_unseen)
+    if readable.data is not whole:  # some pictures cannot be read
+        split = divide(readable.data, items.queries, items.train_size, seed, say=False, leave_unseen=leave_unseen)
     words_of = _vocabularies(split.train)
-    console.say(_intention(model, found.data, split, device, words_of))
+    console.say(_intention(model, readable.data, split, device, words_of))
     _say_cautions(split.train, words_of)
     if getattr(model, "quality", "") == "best":
         console.say(f"The image network is fine-tuned to the labels first.{_slow_on_cpu(device, len(split.train))}")
     _say_similarity(model, split)
     seconds = {"features": round(time.monotonic() - began, 2)}
     record: dict[str, Any] = {"data": where.record(), "device": device, "command": console.command()}
-    record |= {"seconds": seconds, "skipped": found.skipped}  # learn adds its own seconds
+    record |= {"seconds": seconds, "skipped": readable.skipped}  # learn adds its own seconds
     if console.follows():
         follow(model, split, out, fine)
         return 0
     report = learn(model, split, out, resume=run.resume, record=record, fine=fine)
     if run.json:
-        said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(found.skipped)}
+        said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(readable.skipped)}
         console.result_json(said | {"seconds": seconds, "report": report.to_json()})
     else:
         console.say(report_table.summary(report))
@@ -161,11 +160,15 @@ def settled(
     file: Path | None, items: DataOptions | None, method: MethodOptions | None, dcmh: DCMHOptions | None
 ) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
     """Flags, completed from the file."""
-    given = items or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
+    flags = items or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
     if file is None:
-        return given
-    read = options.read_config(file)
-    return options.merged(given[0], read[0]), options.merged(given[1], read[1]), options.merged(given[2], read[2])
+        return flags
+    file_settings = options.read_config(file)
+    return (
+        options.merged(flags[0], file_settings[0]),
+        options.merged(flags[1], file_settings[1]),
+        options.merged(flags[2], file_settings[2]),
+    )
 
 
 def source_of(data: str, items: DataOptions, dcmh: DCMHOptions) -> data_source.Source:

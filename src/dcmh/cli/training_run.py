@@ -117,12 +117,12 @@ def _fit(model: Hasher, train: Dataset, work: CheckpointFolder, fine: Mapping[st
             f"{error.what} The state is saved in {work.folder}.", hint=f"Continue: {again}"
         ) from error
     except KeyboardInterrupt:
-        kept = (
+        state = (
             f"The last saved state is in {work.folder}. Continue: {again}"
             if work.state.is_file()
             else "Nothing was written."
         )
-        raise KeyboardInterrupt(f"Stopped at once. {kept}") from None
+        raise KeyboardInterrupt(f"Stopped at once. {state}") from None
     except torch.OutOfMemoryError as error:
         size = getattr(model, "batch_size", None) or 128
         raise DeviceError(

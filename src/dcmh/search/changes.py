@@ -135,8 +135,8 @@ class Comparison:
             if same_file and dated and replace(item, id=before.id) == before and not self.recode:
                 self.changes.unchanged += 1
             else:
-                kept = None if self.recode else before
-                entries[row_of[before.name]] = Entry(row_of[before.name], replace(item, id=before.id), kept)
+                old = None if self.recode else before
+                entries[row_of[before.name]] = Entry(row_of[before.name], replace(item, id=before.id), old)
         for name, item in described.items():
             failed = self.failed.get(name)
             if failed and item.size is not None and (failed.size, failed.mtime_ns) == (item.size, item.mtime_ns):

@@ -112,15 +112,15 @@ def _measure(
     exact, first = unit(values), min(FIRST, len(others))
     hits = {"codes": 0, "candidates": 0, "rescored": 0}
     for start in range(0, len(queries), BLOCK):
-        asked = queries[start : start + BLOCK]
-        nearest = np.argsort(-(exact[asked] @ exact[others].T), axis=1, kind="stable")[:, :first]
-        distance = codes.hamming(packed[asked], packed[others])
+        batch = queries[start : start + BLOCK]
+        nearest = np.argsort(-(exact[batch] @ exact[others].T), axis=1, kind="stable")[:, :first]
+        distance = codes.hamming(packed[batch], packed[others])
         candidates = np.argsort(distance, axis=1, kind="stable")[:, :CANDIDATES]
         for row, (wanted, found) in enumerate(zip(nearest, candidates, strict=True)):
             hits["codes"] += len(np.intersect1d(wanted, found[:first]))
             hits["candidates"] += len(np.intersect1d(wanted, found))
             if restored is not None:
-                scores = restored[others[found]] @ restored[asked[row]]
+                scores = restored[others[found]] @ restored[batch[row]]
                 best = found[np.argsort(-scores, kind="stable")[:first]]
                 hits["rescored"] += len(np.intersect1d(wanted, best))
     total = max(1, first * len(queries))

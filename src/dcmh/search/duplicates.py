@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import ImageError, ParameterError
+from dcmh.search.pipeline import HASH
 from dcmh.stores.base import Item
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ Progress = Callable[[int, int], None]  # pictures done, pictures to do
 
 RADIUS = 14  # bits of 64
 SIMILARITY = 0.77
-HASH = 16  # bytes of an item's content that identify its picture
 BLOCK = 10_000  # items at a time
 
 
@@ -114,19 +115,19 @@ def find(
             keep[ids[0]] = copies[0].item.id
         if len(copies) > 1:  # fewer: the others were removed meanwhile
             groups.append(_group("exact", copies))
-    found = Duplicates(groups if kind != "near" else [], contents.items, 0)
+    result = Duplicates(groups if kind != "near" else [], contents.items, 0)
     pictures = [name for name in index.encoders.modalities if index.encoders.kind(name) == "image"]
     if kind != "exact" and len(pictures) == 1:  # the content of an item with several pictures does not identify one
         known = _Signatures(contents)
         del contents  # of 10 million items, its arrays take half a gigabyte
         if compute:
-            found.missing = known.compute(index, progress)
+            result.missing = known.compute(index, progress)
         else:
-            found.missing = [(str(number), "no signature yet") for number in known.lacking()]
-        found.pictures = int(known.known.sum())
-        found.groups += known.groups(index, keep, similarity)
-    found.took = time.perf_counter() - began
-    return found
+            result.missing = [(str(number), "no signature yet") for number in known.lacking()]
+        result.pictures = int(known.known.sum())
+        result.groups += known.groups(index, keep, similarity)
+    result.took = time.perf_counter() - began
+    return result
 
 
 class _Contents:
@@ -134,7 +135,8 @@ class _Contents:
 
     def __init__(self, index: SearchIndex) -> None:
         ids, keys, pictures = [], [], []
-        for block in _blocks(index.store.items(), BLOCK):
+        items = index.store.items()
+        while block := list(islice(items, BLOCK)):
             coded = [item for item in block if item.content]
             ids.append(np.array([item.id for item in coded], np.int64))
             keys.append(np.frombuffer(b"".join((item.content or b"")[:HASH] for item in coded), "<u8").reshape(-1, 2))
@@ -256,17 +258,6 @@ class _Signatures:
                 near = [replace(copies[number], distance=distance[best, number]) for number in ranked]
                 groups.append(_group("near", [copies[best], *near]))
         return sorted(groups, key=lambda group: group.keep)
-
-
-def _blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    block: list[Item] = []
-    for item in items:
-        block.append(item)
-        if len(block) == size:
-            yield block
-            block = []
-    if block:
-        yield block
 
 
 def _changed(item: Item, path: Path) -> str | None:

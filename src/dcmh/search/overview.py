@@ -127,8 +127,8 @@ class _Space:
     def of_items(self, index: SearchIndex, ids: Sequence[int]) -> dict[int, Scores]:
         assert self.modality is not None
         if self._fine is not None:
-            kept = index.store.fine_of(self.modality, ids)
-            return {item: np.frombuffer(vector, np.int8).astype(np.float32) for item, vector in kept.items()}
+            vectors = index.store.fine_of(self.modality, ids)
+            return {item: np.frombuffer(vector, np.int8).astype(np.float32) for item, vector in vectors.items()}
         packed = index.store.codes_of(self.modality, ids)
         return {item: self._signs(np.frombuffer(code, np.uint8)[None])[0] for item, code in packed.items()}
 
@@ -139,11 +139,11 @@ class _Space:
 def _sample(index: SearchIndex) -> list[Item]:
     """Items at even distances; ids grow from 1, and those of removed items are missing. If most are, the oldest items."""
     step = max(1, -(-len(index) // SAMPLE))
-    wanted = range(1, len(index) + step, step)
-    found = index.store.get(wanted)
-    if 2 * len(found) < len(wanted):
+    ids = range(1, len(index) + step, step)
+    items = index.store.get(ids)
+    if 2 * len(items) < len(ids):
         return list(islice(index.store.items(), SAMPLE))
-    return sorted(found.values(), key=lambda item: item.id)
+    return sorted(items.values(), key=lambda item: item.id)
 
 
 def _folder(item: Item) -> str:
@@ -170,8 +170,8 @@ def _texts(items: Sequence[Item]) -> list[str]:
 def _frequent(counts: dict[str, int], items: int) -> list[str]:
     """The most frequent of those that are neither rare nor common."""
     fewest = max(FEWEST, items // 500)
-    some = [(count, word) for word, count in counts.items() if fewest <= count <= COMMONEST * items]
-    return [word for _, word in sorted(some, key=lambda pair: (-pair[0], pair[1]))[:CANDIDATES]]
+    frequent = [(count, word) for word, count in counts.items() if fewest <= count <= COMMONEST * items]
+    return [word for _, word in sorted(frequent, key=lambda pair: (-pair[0], pair[1]))[:CANDIDATES]]
 
 
 def _class_names() -> list[str]:

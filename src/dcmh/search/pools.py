@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from importlib import import_module
 from multiprocessing import connection
 from typing import Any
 
-from dcmh.errors import DataError, EngineError, MissingExtra, ParameterError
+from dcmh.errors import DataError, EngineError, ParameterError, needs
 from dcmh.search.blocks import Capacity, Pool, Result, State, Task, Work, encode_block
 from dcmh.search.encode import Encoders
 from dcmh.stores import models
@@ -84,7 +85,17 @@ def _has_gpu(device: str | None) -> bool:
     return devices.resolve(device or "auto").type == "cuda"
 
 
-class ThisProcess:
+class _LocalPool:
+    """A pool on this machine, whose callers need nothing published and nothing closed."""
+
+    def publish(self, state: State) -> None:
+        """Nothing: the caller has the state."""
+
+    def close(self) -> None:
+        """Nothing: workers end with a run."""
+
+
+class ThisProcess(_LocalPool):
     """Encodes in this process, whose threads use all cores."""
 
     def capacity(self, device: str | None) -> Capacity:
@@ -99,12 +110,6 @@ class ThisProcess:
         finally:
             if encoder:
                 encoder.stop_workers()
-
-    def publish(self, state: State) -> None:
-        """Nothing: the caller has the state."""
-
-    def close(self) -> None:
-        """Nothing: workers end with a run."""
 
 
 # -- processes of this machine ------------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ def _encode_here(task: Task) -> Result:
     return _encoder(task)
 
 
-class Processes:
+class Processes(_LocalPool):
     """Worker processes of this machine. If one is killed, all are started again, with the blocks that they had."""
 
     def __init__(self, workers: int) -> None:
@@ -202,22 +207,8 @@ class Processes:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def publish(self, state: State) -> None:
-        """Nothing: the caller has the state."""
-
-    def close(self) -> None:
-        """Nothing: workers end with a run."""
-
 
 # -- Ray ------------------------------------------------------------------------------------------------------------------
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra("--ray needs Ray.", hint='Install: pip install "dcmh[ray]"') from error
-    return ray
 
 
 def _check_address(address: str) -> None:
@@ -251,7 +242,9 @@ class RayPool:
     """
 
     def __init__(self, address: str) -> None:
-        self._ray = ray = _import_ray()
+        with needs("--ray needs Ray", "dcmh[ray]"):
+            ray: Any = import_module("ray")
+        self._ray = ray
         self._gauges: dict[str, Any] = {}
         self._connected = not ray.is_initialized()
         if not self._connected:

@@ -78,13 +78,13 @@ class Condition:
     @classmethod
     def parse(cls, text: str) -> Condition:
         """A condition such as "rating >= 4"."""
-        found = _CONDITION.fullmatch(text)
-        value = as_scalar(found["value"].strip().removeprefix('"').removesuffix('"')) if found else None
-        if found is None or value is None:
+        match = _CONDITION.fullmatch(text)
+        value = as_scalar(match["value"].strip().removeprefix('"').removesuffix('"')) if match else None
+        if match is None or value is None:
             raise ParameterError(
                 f"Not a condition: {text!r}.", hint=f"Write COLUMN {' '.join(OPERATORS)} VALUE, such as 'rating >= 4'."
             )
-        return cls(found["column"], found["operator"], value)
+        return cls(match["column"], match["operator"], value)
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,9 @@ class Filter:
 
 def _moments(text: str) -> tuple[datetime, datetime]:
     """The beginning of a year, month, day or second, and the beginning of the next."""
-    given = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", text.strip())  # 20190714 is a day, not its first second
+    moment = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", text.strip())  # 20190714 is a day, not its first second
     try:
-        if match := _DATE.fullmatch(given):
+        if match := _DATE.fullmatch(moment):
             year, month, day = (None if part is None else int(part) for part in match.groups())
             first = datetime(year or 0, month or 1, day or 1)
             if day is not None:
@@ -161,7 +161,7 @@ def _moments(text: str) -> tuple[datetime, datetime]:
             if month is not None:
                 return first, datetime(first.year + month // 12, month % 12 + 1, 1)
             return first, datetime(first.year + 1, 1, 1)
-        first = datetime.fromisoformat(given)
+        first = datetime.fromisoformat(moment)
         if first.tzinfo is not None:
             first = first.astimezone()  # in local time, as dates of photos are
         first = first.replace(tzinfo=None, microsecond=0)

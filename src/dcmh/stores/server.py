@@ -336,10 +336,10 @@ class ServerStore(ABC):
 
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
         """The oldest item of each of these contents, where there is one."""
-        found: dict[bytes, Item] = {}
+        items: dict[bytes, Item] = {}
         for item in sorted(self.found_by("content", sorted(set(contents))), key=lambda item: item.id):
-            found.setdefault(item.content or b"", item)
-        return found
+            items.setdefault(item.content or b"", item)
+        return items
 
     def codes_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
         """The packed codes of some items in a modality, in one request; items without one are left out."""

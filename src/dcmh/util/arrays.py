@@ -57,6 +57,6 @@ def rows_of(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArray[
         rows = wanted - ids[0]
         return rows, (rows >= 0) & (rows < len(ids))
     rows = np.searchsorted(ids, wanted)
-    held = rows < len(ids)
-    held[held] = ids[rows[held]] == wanted[held]
-    return rows, held
+    is_present = rows < len(ids)
+    is_present[is_present] = ids[rows[is_present]] == wanted[is_present]
+    return rows, is_present

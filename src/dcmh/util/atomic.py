@@ -193,8 +193,8 @@ def _sweep(folder: Path) -> None:
         return
     _swept.add(where)
     for entry in os.scandir(where):
-        named = _LEFTOVER.fullmatch(entry.name)
-        if named is None or (named[2] == "old" and not (Path(where) / named[1]).exists()):  # left for `recover`
+        match = _LEFTOVER.fullmatch(entry.name)
+        if match is None or (match[2] == "old" and not (Path(where) / match[1]).exists()):  # left for `recover`
             continue
         with contextlib.suppress(OSError), _locked(Path(entry)) as alone:
             if alone:

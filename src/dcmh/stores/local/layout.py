@@ -88,8 +88,8 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 def write_header(folder: Path, **record: Any) -> None:
     """Write index.json, replacing it atomically."""
-    whole = {"kind": KIND, "format": FORMAT, "version": __version__, **record}
-    write_text(folder / HEADER, checksums.sealed_json(whole, indent=1, ensure_ascii=False))
+    header = {"kind": KIND, "format": FORMAT, "version": __version__, **record}
+    write_text(folder / HEADER, checksums.sealed_json(header, indent=1, ensure_ascii=False))
 
 
 @contextlib.contextmanager
@@ -246,14 +246,14 @@ def skipped_checksum(folder: Path) -> dict[str, Any] | None:
 
 
 def _keep_model(folder: Path, model: Hasher | Path, report: str | None) -> None:
-    kept = folder / MODEL
+    copy = folder / MODEL
     if not isinstance(model, Path):
-        model.save(kept, extra={} if report is None else {model_folder.REPORT: report})
+        model.save(copy, extra={} if report is None else {model_folder.REPORT: report})
         return
     model_folder.read_record(model)
-    if kept.exists() and model.resolve() == kept.resolve():
+    if copy.exists() and model.resolve() == copy.resolve():
         return
-    with whole_folder(kept) as draft:
+    with whole_folder(copy) as draft:
         models.copy_files(model, draft)
 
 

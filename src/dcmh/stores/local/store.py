@@ -63,8 +63,8 @@ class LocalStore(Catalogue):
     @classmethod
     def _open(cls, folder: Path, model: Path | None) -> Self:
         built_with = layout.read_header(folder)["fingerprint"]
-        for given in (folder / layout.MODEL,) if model is None else (model, folder / layout.MODEL):
-            check_model(folder, built_with, str(read_record(given)["fingerprint"]))
+        for used in (folder / layout.MODEL,) if model is None else (model, folder / layout.MODEL):
+            check_model(folder, built_with, str(read_record(used)["fingerprint"]))
         with closed_on_error(cls(folder)) as store:
             store.read()
             if not store._is_saved():  # the writer was killed, or has not saved yet

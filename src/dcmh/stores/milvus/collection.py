@@ -50,10 +50,10 @@ class Collection:
 
     def _check(self, client: Any) -> None:
         fields = client.describe_collection(self.name, timeout=ANSWER_SECONDS)["fields"]
-        found = next((field["params"]["dim"] for field in fields if field["name"] == "code"), None)
-        if found is None or int(found) != 8 * bytes_of(self.bits):
+        dimension = next((field["params"]["dim"] for field in fields if field["name"] == "code"), None)
+        if dimension is None or int(dimension) != 8 * bytes_of(self.bits):
             raise ModelMismatch(
-                f"{self.server.address} holds codes of {found} bits, not of {self.bits}.",
+                f"{self.server.address} holds codes of {dimension} bits, not of {self.bits}.",
                 hint="Use the model it was made with, or another collection.",
             )
         index = client.describe_index(self.name, "code", timeout=ANSWER_SECONDS) or {}
@@ -153,14 +153,14 @@ class Collection:
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of the ids exist."""
-        found = []
+        known_ids = []
         if len(ids) and not self.query(
             f"id >= {ids.min()} and id <= {ids.max()}", ["id"], limit=1, patience=LOAD_PATIENCE
         ):
             return np.empty(0, np.int64)
         for block in blocks(ids, BATCH):
-            found += [row["id"] for row in self.query(f"id in {block.tolist()}", ["id"], patience=LOAD_PATIENCE)]
-        return np.unique(np.array(found, np.int64))
+            known_ids += [row["id"] for row in self.query(f"id in {block.tolist()}", ["id"], patience=LOAD_PATIENCE)]
+        return np.unique(np.array(known_ids, np.int64))
 
     # -- writing ----------------------------------------------------------------------------------------------------
 

@@ -36,17 +36,17 @@ class FineCollection(Collection):
     def load(self, ids: NDArray[np.int64], vectors: NDArray[np.int8]) -> None:
         """Insert vectors (n, dimensions) under new ids."""
         for start in range(0, len(ids), BATCH):
-            some = [b64encode(vector).decode() for vector in vectors[start : start + BATCH]]
+            texts = [b64encode(vector).decode() for vector in vectors[start : start + BATCH]]
             numbers = ids[start : start + BATCH].tolist()
-            self._insert([{"id": n, "code": NO_VECTOR, "fine": text} for n, text in zip(numbers, some, strict=True)])
+            self._insert([{"id": n, "code": NO_VECTOR, "fine": text} for n, text in zip(numbers, texts, strict=True)])
 
     def some(self, ids: Sequence[int], level: str) -> dict[int, bytes]:
         """The vectors of some items, at a level of consistency."""
-        found: dict[int, bytes] = {}
+        vectors: dict[int, bytes] = {}
         for block in blocks(np.array(ids, np.int64), BATCH):
             for row in self.query(f"id in {block.tolist()}", ["id", "fine"], level=level):
-                found[row["id"]] = b64decode(row["fine"])
-        return found
+                vectors[row["id"]] = b64decode(row["fine"])
+        return vectors
 
     def all_below(self, end: int) -> tuple[NDArray[np.int64], bytes]:
         """Ids, ascending, and joined vectors of all items with smaller ids.

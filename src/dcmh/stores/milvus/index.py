@@ -75,11 +75,11 @@ class MilvusIndex(CodeIndex):
 
     def codes_by_id(self, ids: ArrayLike, *, level: str | None = None) -> dict[int, bytes]:
         """The packed codes of some items by id, unknown ids left out; by default with the consistency of searches."""
-        found: dict[int, bytes] = {}
+        packed: dict[int, bytes] = {}
         for block in blocks(np.unique(as_ids(ids)), BATCH):
             for row in self._codes.query(f"id in {block.tolist()}", ["id", "code"], level=level or self.consistency):
-                found[row["id"]] = row["code"][0] if isinstance(row["code"], list) else bytes(row["code"])
-        return found
+                packed[row["id"]] = row["code"][0] if isinstance(row["code"], list) else bytes(row["code"])
+        return packed
 
     # -- changing ---------------------------------------------------------------------------------------------------
 

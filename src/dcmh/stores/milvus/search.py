@@ -34,8 +34,8 @@ class Search:
         found: list[Found] = [[] for _ in queries]
         for text in _filters(allowed):
             for start in range(0, len(queries), QUERIES_AT_ONCE):
-                some = queries[start : start + QUERIES_AT_ONCE]
-                for row, hits in enumerate(self._nearest(some, k, text), start):
+                batch = queries[start : start + QUERIES_AT_ONCE]
+                for row, hits in enumerate(self._nearest(batch, k, text), start):
                     found[row] = sorted([*found[row], *hits], key=_by_distance)[:k]
         return found
 

@@ -174,10 +174,10 @@ class MilvusStore(ServerStore):
         self._note(changes.about)
 
     def _note(self, about: Mapping[str, str]) -> None:
-        whole = self.read_about() | {"writer": f"{time.time():.0f} {self._lease}" if self._lease else ""} | dict(about)
-        self._rows.upsert_rows([{"id": ABOUT, "code": NO_VECTOR, "name": "", "content": "", "record": whole}])
+        record = self.read_about() | {"writer": f"{time.time():.0f} {self._lease}" if self._lease else ""} | dict(about)
+        self._rows.upsert_rows([{"id": ABOUT, "code": NO_VECTOR, "name": "", "content": "", "record": record}])
         if self._noted is not None:
-            self._noted = whole
+            self._noted = record
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -193,12 +193,12 @@ class MilvusStore(ServerStore):
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
         """Read with the consistency of searches."""
-        wanted = sorted({int(number) for number in ids})
-        found = {}
-        for start in range(0, len(wanted), BATCH):
-            for row in self._query(f"id in {wanted[start : start + BATCH]}", FIELDS, level=self._level):
-                found[row["id"]] = self._item(row)
-        return found
+        numbers = sorted({int(number) for number in ids})
+        items = {}
+        for start in range(0, len(numbers), BATCH):
+            for row in self._query(f"id in {numbers[start : start + BATCH]}", FIELDS, level=self._level):
+                items[row["id"]] = self._item(row)
+        return items
 
     def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
         if not values:
@@ -234,14 +234,14 @@ class MilvusStore(ServerStore):
         return np.empty(0, np.int64)
 
     def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
-        found: list[int] = []
+        matches: list[int] = []
         tests = [f"({text})" for text in _conditions(filter)]
         while True:
-            last = f"id > {found[-1] if found else 0}"
+            last = f"id > {matches[-1] if matches else 0}"
             rows = self._query(" and ".join([last, *tests]), ["id"], limit=MAX_ROWS, level=self._level)
-            found += sorted(row["id"] for row in rows)
+            matches += sorted(row["id"] for row in rows)
             if len(rows) < MAX_ROWS:
-                return np.array(found, np.int64)
+                return np.array(matches, np.int64)
 
     def keep_model(self, files: Mapping[str, bytes]) -> None:
         """Nothing: models are too large for Milvus, so each machine needs its copy."""
@@ -251,16 +251,16 @@ class MilvusStore(ServerStore):
         return
 
     def skipped(self) -> dict[str, Skipped]:
-        found, last = {}, ABOUT
+        reasons, last = {}, ABOUT
         while rows := self._query(f"id < {last}", FIELDS, limit=BATCH):
             rows.sort(key=lambda row: -int(row["id"]))
             for row in rows:
                 record = row["record"]
-                found[str(record["name"])] = Skipped(record["reason"], record["size"], record["mtime_ns"])
+                reasons[str(record["name"])] = Skipped(record["reason"], record["size"], record["mtime_ns"])
             if len(rows) < BATCH:
                 break
             last = rows[-1]["id"]
-        return dict(sorted(found.items()))
+        return dict(sorted(reasons.items()))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -271,15 +271,15 @@ class MilvusStore(ServerStore):
 
     def _vectors(self, modality: str, *, create: bool = False) -> FineCollection:
         if modality not in self._fine:
-            found = FineCollection(self.server, f"{self._rows.name}_fine_{modality}")
-            found.open(create=create)
-            self._fine[modality] = found
+            collection = FineCollection(self.server, f"{self._rows.name}_fine_{modality}")
+            collection.open(create=create)
+            self._fine[modality] = collection
         return self._fine[modality]
 
     def index(self, modality: str, *, create: bool = False) -> MilvusIndex:
         if modality not in self._indexes:
-            made = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
-            self._indexes[modality] = made
+            index = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
+            self._indexes[modality] = index
         return self._indexes[modality]
 
     def _item(self, row: Mapping[str, Any]) -> Item:

@@ -156,11 +156,11 @@ class PostgresIndex(CodeIndex):
 
         def build(connection: psycopg.Connection[Any]) -> None:
             connection.execute("SET LOCAL maintenance_work_mem = '1GB'")
-            named = Identifier(f"{self.name}_hnsw")
+            name = Identifier(f"{self.name}_hnsw")
             command = SQL(
                 "CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (code bit_hamming_ops) WITH (m = {}, ef_construction = {})"
             )
-            connection.execute(command.format(named, self.table.identifier, int(m), int(ef_construction)))
+            connection.execute(command.format(name, self.table.identifier, int(m), int(ef_construction)))
 
         self.server.work(build, patience=LOAD_PATIENCE, seconds=BUILD_SECONDS)
         self.server.work(self._read_indexes)

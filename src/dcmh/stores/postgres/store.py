@@ -93,8 +93,8 @@ class PostgresStore(ServerStore):
         self.server.work(create)
         for modality in modalities:
             PostgresIndex(self.server, bits, name=f"codes_{modality}")
-        whole = {**about, "modalities": "\n".join(modalities)}
-        self.server.work(lambda connection: self._note(connection, whole))
+        properties = {**about, "modalities": "\n".join(modalities)}
+        self.server.work(lambda connection: self._note(connection, properties))
 
     def migrate(self) -> None:
         add, index = WORDS
@@ -318,8 +318,8 @@ class PostgresStore(ServerStore):
 
     def index(self, modality: str, *, create: bool = False) -> PostgresIndex:
         if modality not in self._indexes:
-            made = PostgresIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
-            self._indexes[modality] = made
+            index = PostgresIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
+            self._indexes[modality] = index
         return self._indexes[modality]
 
     @property

@@ -96,15 +96,15 @@ class Table:
 
     def estimate(self, connection: psycopg.Connection[Any]) -> int:
         """The approximate number of rows."""
-        named = self.identifier.as_string(connection)
-        found = connection.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (named,)).fetchone()
-        return max(0, int(found[0])) if found else 0
+        name = self.identifier.as_string(connection)
+        row = connection.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (name,)).fetchone()
+        return max(0, int(row[0])) if row else 0
 
     def known(self, connection: psycopg.Connection[Any], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of the ids exist."""
         between = self.statement("SELECT EXISTS (SELECT 1 FROM {table} WHERE id BETWEEN %s AND %s)")
-        some = connection.execute(between, (int(ids.min()), int(ids.max()))).fetchone()
-        if not some or not some[0]:
+        exists = connection.execute(between, (int(ids.min()), int(ids.max()))).fetchone()
+        if not exists or not exists[0]:
             return np.empty(0, np.int64)
         rows = connection.execute(
             self.statement("SELECT id FROM {table} WHERE id = ANY(%s)"), (ids.tolist(),)
@@ -176,15 +176,15 @@ def _distance_operator(connection: psycopg.Connection[Any], *, create: bool) -> 
     import psycopg
 
     query = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
-    found = connection.execute(query).fetchone()
-    if found is None and create:
+    version = connection.execute(query).fetchone()
+    if version is None and create:
         try:
             with connection.transaction():
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         except psycopg.Error:  # not installed, or not permitted; exact searches do not need it
             return "bit_count"
-        found = connection.execute(query).fetchone()
-    if found is None or tuple(int(part) for part in found[0].split(".")[:2]) < (0, 7):
+        version = connection.execute(query).fetchone()
+    if version is None or tuple(int(part) for part in version[0].split(".")[:2]) < (0, 7):
         return "bit_count"
     return "<~>"
 
