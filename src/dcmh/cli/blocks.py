@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass
 class WorkOptions:
-    """Who encodes, and what is said of it."""
+    """Who encodes, and how it is reported."""
 
     workers: int = 1
     """Number of processes on this machine that encode. Default: this one, which uses all cores."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dcmh.cli import console, report_table
 from dcmh.cli.data_source import Source, say_skipped, without_unreadable
 from dcmh.cli.options import Device, JsonSwitch, Switch, Texts
-from dcmh.cli.train import divide
+from dcmh.cli.train import split_of
 from dcmh.errors import DataError, ModelError
 from dcmh.util.checksums import read_checked_text
 from dcmh.util.formats import parse_object, readable
@@ -142,7 +142,7 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, Collec
             f"{alike:,} of the others have the file name of a training item. If they are the same pictures under other ids, "
             "these numbers are too good: give the training data."
         )
-    return divide(data.take(fresh), None, None, 0, leave_unseen=False), trained
+    return split_of(data.take(fresh), None, None, 0, leave_unseen=False), trained
 
 
 def _image_view(model: Hasher) -> Any:

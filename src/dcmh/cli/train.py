@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
     from dcmh.methods.base import Hasher
 
-FEW_WORDS, FEW_ITEMS = 100, 5  # fewer different words, or training items of a label, are pointed out
+MIN_WORDS, MIN_PER_LABEL = 100, 5  # with fewer words, or training items of a label, a caution is printed
 
 
 @Parameter(name="*", group="Run")
@@ -59,7 +59,7 @@ def train(
     from dcmh.methods import folder
 
     run = run or RunOptions()
-    items, method, dcmh = settled(run.config, items, method, dcmh)
+    items, method, dcmh = with_config(run.config, items, method, dcmh)
     model = options.build(method, dcmh)
     device = device_of(method.device)
     where = source_of(data, items, dcmh)
@@ -75,7 +75,7 @@ def train(
     _check_out(out)
     seed = method.seed or 0
     leave_unseen = leaves_unseen(model)
-    split = divide(whole, items.queries, items.train_size, seed, leave_unseen=leave_unseen)
+    split = split_of(whole, items.queries, items.train_size, seed, leave_unseen=leave_unseen)
     _build_similarity(model, split)  # refuses what cannot be learned from, before an hour of reading pictures
     began = time.monotonic()
     readable = data_source.without_unreadable(whole, model._view("image"), device)
@@ -84,7 +84,7 @@ def train(
         console.error("Stopped because of --strict; nothing was trained or written. Repair or remove those files.")
         return 3
     if readable.data is not whole:  # some pictures cannot be read
-        split = divide(readable.data, items.queries, items.train_size, seed, say=False, leave_unseen=leave_unseen)
+        split = split_of(readable.data, items.queries, items.train_size, seed, say=False, leave_unseen=leave_unseen)
     words_of = _vocabularies(split.train)
     console.say(_intention(model, readable.data, split, device, words_of))
     _say_cautions(split.train, words_of)
@@ -110,7 +110,7 @@ def train(
     return 0
 
 
-def divide(
+def split_of(
     data: Dataset,
     queries: int | None,
     train_size: int | Literal["all"] | None,
@@ -156,10 +156,10 @@ def default_unseen(items: int, queries: int) -> int:
     return apart if 9 * apart <= items - queries else 0
 
 
-def settled(
+def with_config(
     file: Path | None, items: DataOptions | None, method: MethodOptions | None, dcmh: DCMHOptions | None
 ) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
-    """Flags, completed from the file."""
+    """The flags, completed from the file of --config."""
     flags = items or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
     if file is None:
         return flags
@@ -242,15 +242,16 @@ def _vocabularies(train: Dataset) -> list[int]:
 
 def _say_cautions(train: Dataset, words: list[int]) -> None:
     """Point out texts and labels that are too few to learn from."""
-    if words and max(words) < FEW_WORDS:
+    if words and max(words) < MIN_WORDS:
         console.say(
             f"Caution: the training texts have only {max(words):,} different words, so there is little to learn about others."
         )
     if train.labels is not None:
         items = train.labels.sum(axis=0, dtype=int)
-        if (few := int((items < FEW_ITEMS).sum())) > len(items) / 10:
+        if (few := int((items < MIN_PER_LABEL).sum())) > len(items) / 10:
             console.say(
-                f"Caution: {few:,} of {len(items):,} labels have fewer than {FEW_ITEMS} training items, too few to learn them."
+                f"Caution: {few:,} of {len(items):,} labels have fewer than {MIN_PER_LABEL} training items, "
+                "too few to learn them."
             )
 
 

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from dcmh.cli import console, data_source, options
 from dcmh.cli.options import DataOptions, DCMHOptions, JsonSwitch, MethodOptions
-from dcmh.cli.train import device_of, divide, leaves_unseen, settled, source_of
+from dcmh.cli.train import device_of, leaves_unseen, source_of, split_of, with_config
 from dcmh.errors import DataError, MissingExtra, ParameterError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def tune(
 
     run = run or TuneOptions()
     budget = seconds(run.budget)
-    items, method, dcmh = settled(run.config, items, method, dcmh)
+    items, method, dcmh = with_config(run.config, items, method, dcmh)
     model = _model(method, dcmh)
     device = device_of(method.device)
     whole, _ = source_of(data, items, dcmh).labelled()
@@ -74,7 +74,7 @@ def tune(
         )
     loaded = data_source.without_unreadable(whole, model._view("image"), device)
     data_source.say_skipped(loaded.skipped)
-    split = divide(loaded.data, items.queries, items.train_size, model.seed, leave_unseen=leaves_unseen(model))
+    split = split_of(loaded.data, items.queries, items.train_size, model.seed, leave_unseen=leaves_unseen(model))
     fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
     share = len(split.train) / len(split.database)
     search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 32 * BATCH  # rows of the data in a block: whole batches, also of those that a GPU takes
-KEPT = 2  # blocks that are kept in memory while items are read
+CACHED_BLOCKS = 2  # in memory, while items are read
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Result:
     file: bytes
     items: int
     failed: int
-    memory: int  # the most that its worker has used, in bytes
+    memory: int  # peak memory of its worker, in bytes
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _encoded_item(entry: Entry, text: str | None) -> EncodedItem:
 
 
 def _peak_memory() -> int:
-    """The most memory that this process has used, in bytes; 0 where the system does not say."""
+    """The peak memory of this process, in bytes; 0 where the system does not say."""
     try:
         import resource
     except ImportError:  # Windows
@@ -248,8 +248,8 @@ def _present(columns: dict[str, list[bytes | None]], row: int) -> dict[str, byte
 class Blocks:
     """The items of some data in blocks, of which the finished ones are in `folder`.
 
-    Block n has the rows from n * ROWS on, as far as they are among `rows` (default: all). So an update that needs few items
-    encodes only these.
+    Block n holds the rows from n * ROWS on that are among `rows` (default: all). So an update that needs few items encodes
+    only these.
     """
 
     def __init__(
@@ -271,20 +271,20 @@ class Blocks:
         edges = np.flatnonzero(np.diff(wanted // ROWS)) + 1
         self.rows = {int(part[0]) // ROWS: part for part in np.split(wanted, edges) if len(part)}
         self.total = len(wanted)
-        self._read = lru_cache(KEPT)(self._load)
+        self._read = lru_cache(CACHED_BLOCKS)(self._load)
 
     def file(self, number: int) -> Path:
         """The Parquet file of a finished block."""
         return self.folder / f"block-{number:06}.parquet"
 
     def missing(self) -> list[int]:
-        """The blocks that are still to be encoded: not there, damaged, or with other items, pictures or another model."""
+        """The blocks that are still to be encoded: missing, damaged, or of other items, pictures or another model."""
         return [number for number in self.rows if not self._is_finished(number)]
 
     def encode(self, pool: Pool, report: Report | None = None) -> State:
         """Encode what is missing."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with self._locked():
             missing = self.missing()
             left = sum(len(self.rows[number]) for number in missing)
             began = time.monotonic()
@@ -342,9 +342,9 @@ class Blocks:
         return known.issuperset(zip((self._data.ids[row] for row in rows), self._traces(rows), strict=True))
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        with locked(self.folder / "lock") as alone:
-            if not alone:
+    def _locked(self) -> Iterator[None]:
+        with locked(self.folder / "lock") as acquired:
+            if not acquired:
                 raise BusyError(f"Another process is encoding into {self.folder}.", hint="Wait for it, then try again.")
             yield
 

@@ -68,9 +68,9 @@ class Comparison:
 
     `entries` are the items that are not clearly unchanged, in the data's order; `gone` the items that are not in the
     data, by content, as an item may only have moved. With `partial` the data is not all that is indexed, so nothing is gone.
-    With `uploaded` it comes from a client of the service; other data cannot replace what such clients have added.
-    With `recode` known items are entries, too: they keep their ids, but need codes. With `stored`, the data was made from
-    these items, and its entries are just these.
+    With `uploaded` it comes from a client of the service; other data cannot replace what clients have added.
+    With `recode` known items are entries, too: they keep their ids, but need new codes. With `stored`, the data was made from
+    these items, which are the entries.
     """
 
     def __init__(

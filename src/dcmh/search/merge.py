@@ -110,7 +110,7 @@ class _Merge:
         return self.done
 
     def _prefixes(self) -> list[str]:
-        """What is put before the names of each index."""
+        """The prefix for the names of each index."""
         if not self.prefix:
             return [""] * len(self.parts)
         folders = []

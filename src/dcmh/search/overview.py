@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 SAMPLE = 4_000  # items
 CANDIDATES = 400  # labels, and as many words
 HITS = 12  # by which a word is judged
-MOST = 24  # topics
-FEWEST = 3  # items that carry a word
-COMMONEST = 0.4  # share of items beyond which a word tells nothing
-LIFT = 0.3  # precision of the first hits less the share of items that carry the word
+MAX_TOPICS = 24
+MIN_ITEMS = 3  # that carry a word
+MAX_SHARE = 0.4  # of items that carry a word: a more common one says nothing
+MIN_LIFT = 0.3  # precision of the first hits minus the share of items that carry the word
 GOOD, FAIR = 0.9, 0.6  # precision of the first hits
-SAME = 0.4  # share of common hits beyond which two words are one topic
-FIRST = 0.05  # share of items that a common word finds
-LONGEST = 40  # characters of a label
+MAX_OVERLAP = 0.4  # share of common hits: with more, two words are one topic
+COMMON_SHARE = 0.05  # of items that a common word finds
+LABEL_CHARACTERS = 40  # maximum length
 
 Scores = NDArray[np.float32]
 Carried = NDArray[np.bool_]
@@ -77,14 +77,14 @@ class Overview:
         scores = np.asarray(self._queries @ np.stack([vectors[item.id] for item in items]).T, np.float32)
         self._mean, self._deviation = scores.mean(1), scores.std(1) + 1e-6
         self._words = tuple(words)
-        carried = _carried(words, items) if has_words else _belongs(self._standard(scores))
+        carried = _occurrences(words, items) if has_words else _assigned(self._standard(scores))
         separated = _precision(scores, carried)[1] >= FAIR if has_words else np.ones(len(words), bool)
         self._limits = _limits(scores, np.where(separated, carried.sum(1), 0))
         if not has_words:
-            self.topics = tuple(_standing_out(words, scores, carried))
+            self.topics = tuple(_largest_classes(words, scores, carried))
             return
         chosen = _separated(words[: len(labels)], scores[: len(labels)], carried[: len(labels)]) if labels else []
-        if len(chosen) < MOST // 4:  # too few labels, or names that mean nothing to the model
+        if len(chosen) < MAX_TOPICS // 4:  # too few labels, or names that mean nothing to the model
             chosen = _separated(words, scores, carried)
         self.topics = tuple(chosen)
 
@@ -157,7 +157,7 @@ def _most_common(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _labels(items: Sequence[Item]) -> list[str]:
-    counts = Counter(label for item in items for label in item.labels if 1 < len(label) <= LONGEST)
+    counts = Counter(label for item in items for label in item.labels if 1 < len(label) <= LABEL_CHARACTERS)
     return _frequent(counts, len(items))
 
 
@@ -169,8 +169,8 @@ def _texts(items: Sequence[Item]) -> list[str]:
 
 def _frequent(counts: dict[str, int], items: int) -> list[str]:
     """The most frequent of those that are neither rare nor common."""
-    fewest = max(FEWEST, items // 500)
-    frequent = [(count, word) for word, count in counts.items() if fewest <= count <= COMMONEST * items]
+    fewest = max(MIN_ITEMS, items // 500)
+    frequent = [(count, word) for word, count in counts.items() if fewest <= count <= MAX_SHARE * items]
     return [word for _, word in sorted(frequent, key=lambda pair: (-pair[0], pair[1]))[:CANDIDATES]]
 
 
@@ -179,7 +179,7 @@ def _class_names() -> list[str]:
     return list(dict.fromkeys(listed))
 
 
-def _carried(words: Sequence[str], items: Sequence[Item]) -> Carried:
+def _occurrences(words: Sequence[str], items: Sequence[Item]) -> Carried:
     """Which items (columns) carry which words (rows), as a label or in their text."""
     rows = {word: row for row, word in enumerate(words)}
     carried = np.zeros((len(words), len(items)), bool)
@@ -196,7 +196,7 @@ def _precision(scores: Scores, carried: Carried) -> tuple[NDArray[Any], NDArray[
     counts = carried.sum(1)
     possible = np.maximum(np.minimum(counts, first.shape[1]), 1)
     precision = np.take_along_axis(carried, first, 1).sum(1) / possible
-    return first, np.where(precision - counts / carried.shape[1] >= LIFT, precision, 0.0)
+    return first, np.where(precision - counts / carried.shape[1] >= MIN_LIFT, precision, 0.0)
 
 
 def _separated(words: Sequence[str], scores: Scores, carried: Carried) -> list[Topic]:
@@ -210,25 +210,25 @@ def _separated(words: Sequence[str], scores: Scores, carried: Carried) -> list[T
     ]
 
 
-def _belongs(standing: Scores) -> Carried:
+def _assigned(standing: Scores) -> Carried:
     """Which items (columns) belong to which classes (rows): each to the one that stands out most for it."""
     best = np.argmax(standing, axis=0)
     return np.asarray(np.arange(len(standing))[:, None] == best)
 
 
 def _limits(scores: Scores, counts: NDArray[Any]) -> Scores:
-    """For each word the score of the last of as many first hits as items carry it, or FIRST of all items."""
+    """For each word the score of the last of as many first hits as items carry it, or COMMON_SHARE of all items."""
     ordered = -np.sort(-scores, axis=1)
-    last = np.minimum(counts, max(HITS, round(FIRST * scores.shape[1])))
+    last = np.minimum(counts, max(HITS, round(COMMON_SHARE * scores.shape[1])))
     limits = ordered[np.arange(len(scores)), np.maximum(last, 1) - 1]
     return np.where(counts > 0, limits, np.inf).astype(np.float32)
 
 
-def _standing_out(words: Sequence[str], scores: Scores, carried: Carried) -> list[Topic]:
+def _largest_classes(words: Sequence[str], scores: Scores, carried: Carried) -> list[Topic]:
     """The classes to which most items belong."""
     counts = carried.sum(1)
     first = np.argsort(-scores, axis=1, kind="stable")[:, :HITS]
-    fewest = FEWEST if scores.shape[1] >= 10 * FEWEST else 1
+    fewest = MIN_ITEMS if scores.shape[1] >= 10 * MIN_ITEMS else 1
     order = [row for row in np.argsort(-counts, kind="stable").tolist() if counts[row] >= fewest]
     return [Topic(words[row], int(counts[row]), None) for row in _distinct(words, first, order)]
 
@@ -237,10 +237,10 @@ def _distinct(words: Sequence[str], first: NDArray[Any], order: Iterable[int]) -
     """The first rows in an order that neither share most of their hits with an earlier one, nor its word."""
     chosen: list[int] = []
     for row in order:
-        if len(chosen) == MOST:
+        if len(chosen) == MAX_TOPICS:
             break
         hits = set(first[row].tolist())
-        alike = any(len(hits & set(first[other].tolist())) > SAME * len(hits) for other in chosen)
+        alike = any(len(hits & set(first[other].tolist())) > MAX_OVERLAP * len(hits) for other in chosen)
         if not alike and singular(words[row]) not in {singular(words[other]) for other in chosen}:
             chosen.append(row)
     return chosen

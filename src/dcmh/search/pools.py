@@ -24,7 +24,7 @@ from dcmh.stores import models
 IN_FLIGHT = 2  # blocks per worker: the next one is there when the last one is done
 ATTEMPTS = 10  # times that a block may be lost with its worker
 ACTOR_CPUS = 4  # cores of a Ray actor without a GPU, on nodes that have as many
-TOP_UP_SECONDS = 2.0  # between two looks at the nodes of a cluster
+TOP_UP_SECONDS = 2.0  # between two checks for new nodes of a cluster
 CONNECT_SECONDS = 5.0
 STORE_BYTES = 256 << 20  # of Ray's object store, where this process starts Ray
 
@@ -54,10 +54,10 @@ class _Encoder:
         self._encoders.stop_workers()
 
 
-def _lost(task: Task, times: int) -> DataError:
+def _lost_too_often(task: Task) -> DataError:
     first, last = task.data.ids[0], task.data.ids[-1]
     return DataError(
-        f"The workers that encoded block {task.number} (items {first} to {last}) ended {times} times.",
+        f"The workers that encoded block {task.number} (items {first} to {last}) ended {ATTEMPTS} times.",
         hint="Give them more memory, or use fewer of them; if one picture ends them, find and remove it.",
     )
 
@@ -181,7 +181,7 @@ class Processes(_LocalPool):
             losses.update(task.number for task in lost)
             for task in sorted(lost, key=lambda task: task.number):
                 if losses[task.number] >= ATTEMPTS:
-                    raise _lost(task, ATTEMPTS)
+                    raise _lost_too_often(task)
                 queue.lost.append(task)
 
     def _run(self, work: Work, queue: _Queue, workers: int, lost: list[Task]) -> Iterator[Result]:
@@ -367,7 +367,7 @@ class _RayRun:
             self._actors.pop(actor, None)
             self._losses[task.number] += 1
             if self._losses[task.number] >= ATTEMPTS:
-                raise _lost(task, ATTEMPTS) from None
+                raise _lost_too_often(task) from None
             self._queue.lost.append(task)
             return None
         if actor in self._actors:  # otherwise it died after this block, which its next one has shown already

@@ -77,7 +77,7 @@ class Update:
         self.changes = self.compared.changes
         self.touched: set[int] = set()
         self._new_columns = self._columns()
-        self._lapsed: set[str] = set()  # entries of the table `skipped` that no longer hold
+        self._unskipped: set[str] = set()  # names in the table `skipped` that can be indexed now
 
     def _columns(self) -> list[str]:
         """The extra columns of the index and of the data, if these add any."""
@@ -97,12 +97,12 @@ class Update:
         gone = [item.id for items in self.compared.gone.values() for item in items]
         self.changes.gone += len(gone)
         names = set(self.data.ids)
-        lapsed = self._lapsed | {name for name in self.compared.failed if name not in names and not self.partial}
+        unskipped = self._unskipped | {name for name in self.compared.failed if name not in names and not self.partial}
         ending = not self.partial and self.store.about(UPDATE) != FINISHED
-        if (gone and not self.keep) or lapsed or ending:
+        if (gone and not self.keep) or unskipped or ending:
             with self.store.writing():
                 self._remove([] if self.keep else gone)
-                self.store.unskip(lapsed)
+                self.store.unskip(unskipped)
                 if ending:
                     self.store.note(UPDATE, FINISHED)
         self.changes.skipped.sort()
@@ -193,7 +193,7 @@ class Update:
             self._skip(entry, reason)
             return
         if item.name in self.compared.failed:
-            self._lapsed.add(item.name)
+            self._unskipped.add(item.name)
         number = self.store.put(item)
         self.touched.add(number)
         if content and (before is None or before.content != item.content):
@@ -212,7 +212,7 @@ class Update:
 
     def _skip(self, entry: Entry, reason: str) -> None:
         self.store.skip(entry.item.name, Skipped(reason, entry.item.size, entry.item.mtime_ns))
-        self._lapsed.discard(entry.item.name)
+        self._unskipped.discard(entry.item.name)
         self.changes.skipped.append((entry.item.name, reason))
         if entry.item.id:  # its codes are those of what it was
             self._remove([entry.item.id])

@@ -18,7 +18,9 @@ Packed = NDArray[np.uint8]
 Found = list[tuple[int, int]]  # (id, distance), nearest first
 Method = Literal["exact", "approximate"]
 
-ALONE = "alone"  # as `allowed`: items that have a code in no other modality; (ALONE, ids): those among these
+ALONE = (
+    "alone"  # as `allowed`: items that have a code in no other modality; (ALONE, ids): those of them among these ids
+)
 
 
 class CodeIndex(ABC):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 DRAFT = ".draft"
 
 
-def keep(model: Hasher | Path, report: str | None = None) -> Path:
-    """Copy a model into the cache; returns its folder there."""
+def add(model: Hasher | Path, report: str | None = None) -> Path:
+    """Add a model to the cache; returns its folder there."""
     if not isinstance(model, Path):
         cache = home() / "models"
         cache.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def rows_of(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The rows of some ids in an ascending list, and which of them it holds; the row of one that it lacks means nothing."""
+    """The rows of some ids in an ascending list, and which of them it holds; the row of a missing one is meaningless."""
     if len(ids) and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # none is missing, as in most collections
         rows = wanted - ids[0]
         return rows, (rows >= 0) & (rows < len(ids))

@@ -5,7 +5,7 @@ folders) is synced, renamed, and then the parent folder is synced. A folder is r
 (Linux's renameat2), so it is never missing. Where the file system cannot do that, the old folder is moved aside first; if
 the process is killed in between, `recover` puts the old folder back the next time it is read or written.
 
-A draft is locked (flock) while it is written. The first write of a process in a folder removes drafts that nobody holds.
+A draft is locked (flock) while it is written. The first write of a process in a folder removes drafts that no process has locked.
 """
 
 from __future__ import annotations

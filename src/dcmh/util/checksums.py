@@ -166,7 +166,7 @@ def check_content(data: bytes, path: Path) -> None:
 
 
 def read_checked_text(path: Path) -> str:
-    """The same for UTF-8 text."""
+    """`read_checked` for UTF-8 text."""
     return read_checked(path).decode("utf-8")
 
 

@@ -66,11 +66,6 @@ class Catalogue(Database):
                 for key, value in about.items():
                     catalogue.note(key, value)
 
-    @property
-    def place(self) -> str:
-        """The folder of the index."""
-        return str(self.path.parent)
-
     def __len__(self) -> int:
         return int(self._run("SELECT count(*) FROM items")[0][0])
 

@@ -94,6 +94,7 @@ class Database:
     """An open file, brought to the current schema. Threads may share it."""
 
     SEAL = "catalogue.json"  # the file with its checksum
+    has_words = False  # nor fine vectors, in a read-only file of the oldest version
 
     def __init__(self, path: Path | str) -> None:
         self._lock = threading.RLock()
@@ -203,7 +204,7 @@ class Database:
                     raise
             else:
                 version = len(MIGRATIONS)
-        self.has_words = version >= 2  # an older, read-only index has neither words nor fine vectors
+        self.has_words = version >= 2
         names = [row[1] for row in self._run("PRAGMA table_info(items)")]
         self._uploaded = "uploaded" if "uploaded" in names else "was_uploaded(name, path, text)"  # older and read-only
         self._has_attributes = "extra" in names

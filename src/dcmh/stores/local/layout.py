@@ -123,8 +123,9 @@ def begin(
 ) -> Path:
     """Create an empty index where there is none, or with `rebuild`; otherwise check model and codes. Needs `writer`.
 
-    With `upgrade`, another model is not refused: an index with the same items and without codes is created.
-    Returns the folder of its files: of an index that will replace one, a folder inside, which `switch` puts in its place.
+    With `upgrade`, another model is accepted: an index with the same items, but without codes, is created.
+    Returns the folder of its files. For an index that will replace another, it is inside that one, and `switch` moves its
+    files into place.
     A folder without index.json is one whose creation was interrupted; it is created again.
     """
     finish_switch(folder)

@@ -18,7 +18,7 @@ from dcmh.errors import BusyError, DamagedError, ModelError, ModelMismatch
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods.folder import read_record
-from dcmh.stores.base import Snapshot, check_model, closed_on_error, stacked
+from dcmh.stores.base import Snapshot, Store, check_model, closed_on_error, stacked
 from dcmh.stores.local import layout
 from dcmh.stores.local.catalogue import Catalogue
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class LocalStore(Catalogue):
+class LocalStore(Catalogue, Store):
     """The store in a folder. The catalogue is the source of truth; codes/ is derived from it and rebuilt when stale."""
 
     def __init__(self, folder: Path, files: Path | None = None) -> None:
@@ -36,6 +36,7 @@ class LocalStore(Catalogue):
         super().__init__(self.files / layout.CATALOGUE)
         self.folder = folder
         self.where = folder
+        self.place = str(folder)
         self.model = self.files / layout.MODEL
         self.record = read_record(self.model)
         self.bits = int(self.record["bits"])
@@ -46,7 +47,7 @@ class LocalStore(Catalogue):
 
     @classmethod
     def open(cls, folder: Path, model: Path | None = None) -> Self:
-        """Open an index folder; another model than it was built with is refused."""
+        """Open an index folder; a model other than its own is refused."""
         while True:
             layout.await_switch(folder)
             before = layout.identity(folder)
@@ -104,11 +105,6 @@ class LocalStore(Catalogue):
         self.files = self.folder
         self.model = self.files / layout.MODEL
         self._connect(self.files / layout.CATALOGUE)
-
-    @property
-    def place(self) -> str:
-        """The folder of the index."""
-        return str(self.folder)
 
     @property
     def root(self) -> Path | None:
@@ -189,7 +185,7 @@ class LocalStore(Catalogue):
         self._publish(indexes, fine, generation)
 
     def _read_changed(self, ids: list[int]) -> None:
-        """Bring some items up to date. Searches that are running keep the indexes they started with, or lose gone items."""
+        """Bring some items up to date. Running searches keep the indexes they started with, or lose removed items."""
         indexes, fine = dict(self.snapshot.indexes), dict(self.snapshot.fine)
         every = np.array(ids, np.int64)
         for modality in self._modalities:

@@ -18,7 +18,7 @@ from dcmh.util.retry import LOAD_PATIENCE, QUERY_PATIENCE
 LISTS = 1024  # of BIN_IVF_FLAT
 SMALL_COLLECTION = 10_000  # rows that are searched quickly, indexed or not
 HAND_OVER_SECONDS = 60.0
-NO_VECTOR = bytes(1)  # Milvus wants a vector in every collection
+NO_VECTOR = bytes(1)  # Milvus requires a vector in every collection
 
 
 class Collection:

@@ -60,7 +60,7 @@ class MilvusStore(ServerStore):
     def close(self) -> None:
         self.server.close()
 
-    # -- the whole --------------------------------------------------------------------------------------------------
+    # -- the collection --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[None]:
@@ -68,7 +68,7 @@ class MilvusStore(ServerStore):
         its holder was a process of this machine that no longer runs."""
         about = self.read_about()
         holder = about.get("writer", "")
-        if holder and not _is_over(holder):
+        if holder and not _has_expired(holder):
             raise BusyError(f"Another process is writing {self.place}.", hint="Wait for it, then try again.")
         self._lease, self._noted = f"{socket.gethostname()} {os.getpid()}", about
         try:
@@ -155,17 +155,16 @@ class MilvusStore(ServerStore):
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, changes: Transaction) -> None:
-        modalities = self.all_modalities(changes)
-        indexes = {modality: self.index(modality, create=True) for modality in modalities}
+        indexes = {modality: self.index(modality) for modality in self.modalities()}
         items = [_row_of(item) for item in changes.items.values()]  # first, as it refuses what is too long
-        rows = self.code_rows(changes, modalities)
+        rows = self.code_rows(changes)
         for modality, index in indexes.items():
             coded = rows[modality]
-            index.remove(coded.gone, missing_ok=True)
+            index.remove(coded.deleted, missing_ok=True)
             index.put(coded.ids, coded.packed, coded.alone)
             if self.dimensions:
                 fine = changes.fine_rows(modality)
-                self._vectors(modality, create=True).delete(fine.gone)
+                self._vectors(modality).delete(fine.deleted)
                 self._vectors(modality).put(fine.vectors)
         self._rows.delete(sorted(changes.removed))
         self._rows.delete([_skip_id(name) for name, why in changes.skipped.items() if why is None])
@@ -243,11 +242,11 @@ class MilvusStore(ServerStore):
             if len(rows) < MAX_ROWS:
                 return np.array(matches, np.int64)
 
-    def keep_model(self, files: Mapping[str, bytes]) -> None:
+    def upload_model(self, files: Mapping[str, bytes]) -> None:
         """Nothing: models are too large for Milvus, so each machine needs its copy."""
 
-    def kept_model(self) -> None:
-        """Models are not kept in Milvus."""
+    def download_model(self) -> None:
+        """None: models are not stored in Milvus."""
         return
 
     def skipped(self) -> dict[str, Skipped]:
@@ -276,10 +275,9 @@ class MilvusStore(ServerStore):
             self._fine[modality] = collection
         return self._fine[modality]
 
-    def index(self, modality: str, *, create: bool = False) -> MilvusIndex:
+    def index(self, modality: str) -> MilvusIndex:
         if modality not in self._indexes:
-            index = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
-            self._indexes[modality] = index
+            self._indexes[modality] = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=False)
         return self._indexes[modality]
 
     def _item(self, row: Mapping[str, Any]) -> Item:
@@ -384,7 +382,7 @@ def _skip_id(name: str) -> int:
     return -2 - int.from_bytes(digest, "big")
 
 
-def _is_over(holder: str) -> bool:
+def _has_expired(holder: str) -> bool:
     """Whether a lease has expired."""
     when, host, process = [*holder.split(" "), "", "", ""][:3]
     if not when.isdigit() or time.time() - int(when) > LEASE_SECONDS:

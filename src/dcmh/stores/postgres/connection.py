@@ -52,7 +52,7 @@ class Postgres:
         *,
         patience: float = QUERY_PATIENCE,
         seconds: int = ANSWER_SECONDS,
-        whole: bool = True,
+        transaction: bool = True,
     ) -> T:
         """Run a task in one transaction. It must be idempotent: when a connection breaks, nobody knows whether the
         transaction was committed.
@@ -60,21 +60,21 @@ class Postgres:
         Parameters
         ----------
         patience
-            For how many seconds to wait for an unreachable server, unless the address says.
+            For how many seconds to wait for an unreachable server; the address takes precedence.
         seconds
             How long one statement may take.
-        whole
+        transaction
             False for a single statement that only reads: it runs without BEGIN and COMMIT.
         """
         patience = self.address.patience if self.address.patience is not None else patience
         try:
-            return retry(lambda _: self._once(task, seconds, whole), patience, self._is_transient)
+            return retry(lambda _: self._once(task, seconds, transaction), patience, self._is_transient)
         except self._psycopg.Error as error:
             raise self._explained(error, patience) from None
 
     def rows(self, query: Any, values: Sequence[Any] = (), **options: Any) -> list[Any]:
         """The rows that a query returns."""
-        return self.work(lambda connection: connection.execute(query, values).fetchall(), whole=False, **options)
+        return self.work(lambda connection: connection.execute(query, values).fetchall(), transaction=False, **options)
 
     def connect(self) -> psycopg.Connection[Any]:
         """A new connection, which the caller closes."""
@@ -94,24 +94,24 @@ class Postgres:
             keepalives_idle=30,
             tcp_user_timeout=60_000,  # a server that vanished without closing the connection
             autocommit=True,
-            prepare_threshold=None,  # a plan made for other values would be a bad one
+            prepare_threshold=None,  # a plan made for other values may be a bad one
             **settings,
         )
 
-    def _once(self, task: Callable[[psycopg.Connection[Any]], T], seconds: int, whole: bool) -> T:
+    def _once(self, task: Callable[[psycopg.Connection[Any]], T], seconds: int, transaction: bool) -> T:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         connection = connection or self.connect()
         try:
-            with connection.transaction() if whole else contextlib.nullcontext():
+            with connection.transaction() if transaction else contextlib.nullcontext():
                 if seconds != ANSWER_SECONDS:
                     connection.execute(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
                 result = task(connection)
         finally:
-            self._keep(connection)
+            self._release(connection)
         return result
 
-    def _keep(self, connection: psycopg.Connection[Any]) -> None:
+    def _release(self, connection: psycopg.Connection[Any]) -> None:
         """Return a connection to the pool, unless it is in a transaction or the pool is full."""
         if connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE:
             with self._lock:

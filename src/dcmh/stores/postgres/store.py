@@ -68,7 +68,7 @@ class PostgresStore(ServerStore):
     def close(self) -> None:
         self.server.close()
 
-    # -- the whole --------------------------------------------------------------------------------------------------
+    # -- the collection --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[None]:
@@ -139,9 +139,8 @@ class PostgresStore(ServerStore):
 
     def apply(self, changes: Transaction) -> None:
         self._added_columns()
-        modalities = self.all_modalities(changes)
-        indexes = {modality: self.index(modality, create=True) for modality in modalities}
-        rows = self.code_rows(changes, modalities)
+        indexes = {modality: self.index(modality, create=True) for modality in self.modalities()}
+        rows = self.code_rows(changes)
         stale = [number for number in changes.items if number < changes.first_new] + sorted(changes.removed)
 
         def apply(connection: psycopg.Connection[Any]) -> None:
@@ -152,12 +151,10 @@ class PostgresStore(ServerStore):
                 return  # the connection broke after this was committed
             self._delete(connection, "items", stale)
             self._copy_items(connection, list(changes.items.values()))
-            for modality in modalities if self.dimensions and "modalities" in changes.about else ():
-                make_fine_table(connection, self._fine_table(modality))
             for modality, index in indexes.items():
                 coded = rows[modality]
                 rewritten = coded.ids[coded.ids < changes.first_new]
-                self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.gone).tolist())
+                self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.deleted).tolist())
                 if len(coded.ids):
                     index.table.copy(connection, coded.ids, coded.packed, coded.alone)
                 if self.dimensions:
@@ -185,7 +182,9 @@ class PostgresStore(ServerStore):
 
     def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Transaction) -> None:
         table, rows = f"fine_{modality}", changes.fine_rows(modality)
-        self._delete(connection, table, [number for number in rows.vectors if number < changes.first_new] + rows.gone)
+        self._delete(
+            connection, table, [number for number in rows.vectors if number < changes.first_new] + rows.deleted
+        )
         if rows.vectors:
             joined = np.frombuffer(b"".join(rows.vectors.values()), np.int8).reshape(len(rows.vectors), -1)
             ids = np.fromiter(rows.vectors, np.int64, len(rows.vectors))
@@ -210,8 +209,8 @@ class PostgresStore(ServerStore):
         with connection.cursor() as cursor:
             cursor.executemany(statement, list(about.items()))
 
-    def keep_model(self, files: Mapping[str, bytes]) -> None:
-        def keep(connection: psycopg.Connection[Any]) -> None:
+    def upload_model(self, files: Mapping[str, bytes]) -> None:
+        def upload(connection: psycopg.Connection[Any]) -> None:
             connection.execute(self._statement("DELETE FROM {schema}.model"))
             for name, data in files.items():
                 for part, start in enumerate(range(0, max(1, len(data)), PIECE)):
@@ -220,9 +219,9 @@ class PostgresStore(ServerStore):
                         self._statement("INSERT INTO {schema}.model VALUES (%s, %s, %s)"), (name, part, piece)
                     )
 
-        self.server.work(keep, patience=LOAD_PATIENCE)
+        self.server.work(upload, patience=LOAD_PATIENCE)
 
-    def kept_model(self) -> dict[str, bytes] | None:
+    def download_model(self) -> dict[str, bytes] | None:
         files: dict[str, bytes] = {}
         for name, data in self._run("SELECT name, data FROM {schema}.model ORDER BY name, part"):
             files[name] = files.get(name, b"") + bytes(data)
