@@ -119,15 +119,9 @@ class Comparison:
                 self.gone.setdefault(before.content or b"", []).append(before)
                 continue
             known += 1
+            row = row_of[before.name]
             del described[before.name]
-            same_file = item.size is not None and (item.path, item.size, item.mtime_ns) == (
-                before.path,
-                before.size,
-                before.mtime_ns,
-            )
-            # The file says that the picture is the same; the rest of the content is compared.
-            rest = other_content(self.data, self.sources, row_of[before.name]) if same_file else b""
-            same_file = same_file and (not rest or (before.content or b"")[HASH:] == rest)
+            same_file = self._is_same_file(item, before, row)
             if same_file:
                 item = replace(item, content=before.content, taken=before.taken)
             # An older version has not recorded the date.
@@ -135,8 +129,7 @@ class Comparison:
             if same_file and dated and replace(item, id=before.id) == before and not self.recode:
                 self.changes.unchanged += 1
             else:
-                old = None if self.recode else before
-                entries[row_of[before.name]] = Entry(row_of[before.name], replace(item, id=before.id), old)
+                entries[row] = Entry(row, replace(item, id=before.id), None if self.recode else before)
         for name, item in described.items():
             failed = self.failed.get(name)
             if failed and item.size is not None and (failed.size, failed.mtime_ns) == (item.size, item.mtime_ns):
@@ -145,6 +138,13 @@ class Comparison:
                 entries[row_of[name]] = Entry(row_of[name], item, None)
         self.known = known  # items that are in the data and in the index
         return [entries[row] for row in sorted(entries)]
+
+    def _is_same_file(self, item: Item, before: Item, row: int) -> bool:
+        """Whether the content is the same: the file says so of the picture; the rest of the content is compared."""
+        if item.size is None or (item.path, item.size, item.mtime_ns) != (before.path, before.size, before.mtime_ns):
+            return False
+        rest = other_content(self.data, self.sources, row)
+        return not rest or (before.content or b"")[HASH:] == rest
 
     def _known(self) -> Iterator[Item]:
         """The items to compare with: all, or those with the names in the data."""

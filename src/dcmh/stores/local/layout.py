@@ -31,7 +31,7 @@ from dcmh.stores.base import UNFINISHED, UPDATE, UPGRADING, UPLOADS, check_model
 from dcmh.stores.local.catalogue import Catalogue
 from dcmh.stores.local.database import drop_journal
 from dcmh.util import checksums
-from dcmh.util.atomic import make_folder, storage_errors, sync_folder, sync_tree, whole_folder, write_text
+from dcmh.util.atomic import make_folder, recover, storage_errors, sync_folder, sync_tree, whole_folder, write_text
 from dcmh.util.formats import check_format, check_types, parse_object, readable
 from dcmh.util.locks import locked
 
@@ -131,22 +131,31 @@ def begin(
     finish_switch(folder)
     _sweep(folder)
     if is_index(folder) and not rebuild:
-        header = read_header(folder)
-        with _fingerprint(folder, model) as given:
-            upgrade = upgrade and header["fingerprint"] != given
-            if not upgrade:
-                check_model(folder, header["fingerprint"], given)
-        with contextlib.closing(Catalogue(folder / CATALOGUE)) as catalogue:
-            existing = catalogue.about("codes") or "each"
-        if codes not in (None, existing):
-            raise ModelMismatch(
-                f"{folder} was built with codes {existing!r}, not {codes!r}.", hint="Rebuild it with --rebuild."
-            )
+        was, given = read_header(folder)["fingerprint"], _fingerprint(folder, model)
+        upgrade = upgrade and was != given
+        if not upgrade:
+            check_model(folder, was, given)
+        codes = _check_codes(folder, codes)
         if not upgrade:
             return folder
-        codes = existing
     else:
         upgrade = False
+    return _create(folder, model, upgrade=upgrade, report=report, codes=codes or "each")
+
+
+def _check_codes(folder: Path, codes: str | None) -> str:
+    """Refuse codes other than those of the index, which are returned."""
+    with contextlib.closing(Catalogue(folder / CATALOGUE)) as catalogue:
+        existing = catalogue.about("codes") or "each"
+    if codes not in (None, existing):
+        raise ModelMismatch(
+            f"{folder} was built with codes {existing!r}, not {codes!r}.", hint="Rebuild it with --rebuild."
+        )
+    return existing
+
+
+def _create(folder: Path, model: Hasher | Path, *, upgrade: bool, report: str | None, codes: str) -> Path:
+    """Create an empty index, inside the one that it will replace if there is one; with `upgrade`, with its items."""
     replaced = folder
     if is_index(folder):
         folder = folder / REBUILD
@@ -157,7 +166,7 @@ def begin(
     _keep_model(folder, model, report)
     record = model_folder.read_record(folder / MODEL)
     model_folder.read_weights(folder / MODEL)  # complete, and consistent with its fingerprint
-    about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"]), "codes": codes or "each"}
+    about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"]), "codes": codes}
     if upgrade:
         Catalogue.create_from(replaced / CATALOGUE, folder / CATALOGUE, about | {UPDATE: UPGRADING})
     else:
@@ -258,16 +267,14 @@ def _keep_model(folder: Path, model: Hasher | Path, report: str | None) -> None:
         models.copy_files(model, draft)
 
 
-@contextlib.contextmanager
-def _fingerprint(folder: Path, model: Hasher | Path) -> Iterator[str]:
+def _fingerprint(folder: Path, model: Hasher | Path) -> str:
     """The fingerprint of a model. A model in memory has to be written to have one."""
     if isinstance(model, Path):
-        yield str(model_folder.read_record(model)["fingerprint"])
-        return
+        return str(model_folder.read_record(model)["fingerprint"])
     draft = folder / ".fingerprint.part"
     model.save(draft)
     try:
-        yield str(model_folder.read_record(draft)["fingerprint"])
+        return str(model_folder.read_record(draft)["fingerprint"])
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -278,11 +285,9 @@ def _is_draft(name: str) -> bool:
 
 def _sweep(folder: Path) -> None:
     """Remove drafts left by a killed process, and restore a model that was being replaced."""
+    recover(folder / MODEL)
     for entry in folder.iterdir():
         if _is_draft(entry.name):
-            was = entry / "was"
-            if entry.name.endswith(".old") and was.is_dir() and not (folder / MODEL).exists():
-                os.replace(was, folder / MODEL)
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 
