@@ -45,7 +45,7 @@ def check(path: str | None = None, /, *, repair: Switch = False, json: JsonSwitc
 
 
 def verify(checked: Check, path: str | None) -> str:
-    """Check whatever is at a path; returns what it is."""
+    """Check what is at a path; returns its kind."""
     if path is None:
         checked.cache()
         return "cache"

@@ -28,7 +28,7 @@ class Source:
     modalities: str | None = None
     similarity: str | None = None
     label_words: Sequence[str] | None = None  # the words that served as labels in training
-    only_listed: bool = False  # of no use in training, where items without text are left out anyway
+    only_listed: bool = False  # no effect in training, where items without text are left out anyway
 
     def load(self) -> Dataset:
         """Load the items."""
@@ -40,7 +40,7 @@ class Source:
         options: dict[str, Any] = {"keep_partial": True} if self.keep_partial else {}
         if self.modalities is not None:
             options["modalities"] = self.modalities
-        if self.only_listed and Path(self.data).expanduser().is_dir():  # a table itself lists all there is
+        if self.only_listed and Path(self.data).expanduser().is_dir():  # a table lists all of its items
             options["only_listed"] = True
         if self.text is None:
             return load_dataset(self.data, **options)
@@ -198,7 +198,7 @@ def _file_name(data: Dataset, row: int) -> str:
 
 
 def _from_folder(text: str, folder: Path) -> str:
-    """The path of the table from the folder, as the loader takes it; absolute if the file is in the working folder only."""
+    """The table as the loader takes it: relative to the folder, or absolute if it is only in the working folder."""
     name, colon, columns = text.rpartition(":")
     if not (colon and columns.count(",") == 1):
         name, colon, columns = text, "", ""

@@ -198,7 +198,7 @@ def _texts(items: Dataset, data: str, text: str | None) -> list[str]:
 
 
 def _target(data: str, out: str | None) -> Place | None:
-    """The index folder or address, as far as it is known before the data is loaded."""
+    """The index folder or address, if it is known before the data is loaded."""
     if out is not None:
         return parse(out) if is_address(out) else Path(out)
     from dcmh.data import named

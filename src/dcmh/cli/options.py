@@ -158,7 +158,7 @@ def merged(first: Options, second: Options) -> Options:
 
 
 def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
-    """The method with its settings, not yet fitted. The error for an unknown setting lists the known ones."""
+    """The method with its settings, not fitted. The error for an unknown setting lists the known ones."""
     from dcmh import methods
 
     name = method.method or "dcmh"

@@ -79,9 +79,9 @@ def search(
     image
         A picture file, which with words makes one query: "at night" --image photo.jpg.
     like
-        Name or id of an item that hits shall resemble; may be repeated. --csv shows ids.
+        Name or id of an item that hits should resemble; may be repeated. --csv shows ids.
     unlike
-        Name or id of an item that hits shall not resemble; may be repeated.
+        Name or id of an item that hits should not resemble; may be repeated.
     k
         Maximum number of hits. Default: 10; with --radius, all within it.
     radius

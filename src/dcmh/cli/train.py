@@ -151,7 +151,7 @@ def default_queries(items: int) -> int:
 
 
 def default_unseen(items: int, queries: int) -> int:
-    """Database items to keep out of training: as many as `default_queries`; none where these are over a tenth of the rest."""
+    """Database items to keep out of training: as many as `default_queries`; none if that is over a tenth of the rest."""
     apart = default_queries(items)
     return apart if 9 * apart <= items - queries else 0
 
@@ -217,7 +217,7 @@ def _build_similarity(model: Hasher, split: Split) -> str | None:
 
 
 def _say_similarity(model: Hasher, split: Split) -> None:
-    """Say what counts as similar, for a method with such a setting; and what as relevant, if that is something else."""
+    """Print what counts as similar, for a method with such a setting, and what counts as relevant if that differs."""
     description = _build_similarity(model, split)
     if description is None:
         return
@@ -241,7 +241,7 @@ def _vocabularies(train: Dataset) -> list[int]:
 
 
 def _say_cautions(train: Dataset, words: list[int]) -> None:
-    """Point out texts and labels that are too few to learn from."""
+    """Caution against too few words or training items per label."""
     if words and max(words) < MIN_WORDS:
         console.say(
             f"Caution: the training texts have only {max(words):,} different words, so there is little to learn about others."
@@ -256,7 +256,7 @@ def _say_cautions(train: Dataset, words: list[int]) -> None:
 
 
 def _intention(model: Hasher, data: Dataset, split: Split, device: str, vocabularies: list[int]) -> str:
-    """One line on what is about to be trained."""
+    """What is about to be trained, in one line."""
     words = [f"{number:,} words" for number in vocabularies]
     labels = [] if data.labels is None else [f"{data.labels.shape[1]:,} labels"]
     what = ", ".join([*data.modalities, *words, *labels])

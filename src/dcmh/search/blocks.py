@@ -45,8 +45,7 @@ CACHED_BLOCKS = 2  # in memory, while items are read
 
 @dataclass(frozen=True)
 class Work:
-    """How workers encode: the model, the device, whether an item gets one code from all its modalities, and whether
-    features of pictures are cached."""
+    """How workers encode. `joint`: an item gets one code from all its modalities; `cache`: features of pictures are cached."""
 
     model: Path
     device: str | None = None
@@ -99,13 +98,13 @@ class Pool(Protocol):
     """Workers that encode blocks."""
 
     def capacity(self, device: str | None) -> Capacity:
-        """How many workers there are at present, and what each of them has."""
+        """The current number of workers, and the resources of each."""
 
     def run(self, work: Work, tasks: Iterable[Task], count: int) -> Iterator[Result]:
-        """Encode all tasks, of which there are `count`; results come in any order, each once."""
+        """Encode all `count` tasks; results come in any order, each once."""
 
     def publish(self, state: State) -> None:
-        """Make the progress of a run available to whoever operates the workers."""
+        """Publish the progress of a run to the monitoring of the workers."""
 
     def close(self) -> None:
         """Release what the pool has opened."""
@@ -349,7 +348,7 @@ class Blocks:
             yield
 
     def _traces(self, rows: Sequence[int] | NDArray[np.intp]) -> list[bytes]:
-        """A hash for each row of the model and of what it encodes; a file is known by path, size and time, not read."""
+        """A hash per row of the model and of what it encodes; a file is identified by path, size and time, not read."""
         start = f"{self._model} {self.work.joint} {' '.join(self.modalities)}".encode()
         traces = []
         for row in rows:

@@ -36,7 +36,7 @@ class Changes:
 
 
 def data_root(data: Dataset) -> Path | None:
-    """The folder that relative paths of the data start at. One whose name cannot be stored is refused."""
+    """The folder that relative paths of the data start at; refused if its name cannot be stored."""
     roots = [column.root for column in data.columns.values() if isinstance(column, Images)]
     root = next((root for root in roots if root is not None), None)
     if roots:
@@ -45,7 +45,7 @@ def data_root(data: Dataset) -> Path | None:
 
 
 def check_root(place: str, noted: Sequence[Path], root: Path | None) -> None:
-    """Refuse another folder than an index was made of, if that one still exists; if it is gone, it may have moved."""
+    """Refuse a folder other than the one that was indexed, unless that one is gone: then it may have moved."""
     existing = [folder for folder in noted if folder.is_dir()]
     if root is None or not existing or any(_same_folder(folder, root) for folder in existing):
         return
@@ -157,7 +157,7 @@ class Comparison:
                 yield item
 
     def _describe(self, row: int) -> Item:
-        """An item as far as it is known without reading its picture."""
+        """What is known of an item without reading its picture."""
         path = next((path for name in self.sources if (path := self._path(name, row)) is not None), None)
         size = mtime = None
         if path is not None:

@@ -1,8 +1,8 @@
 """Copies in a collection: items with the same content, and pictures that are nearly the same, with the one to keep.
 
-Near copies are found by the signatures of `dcmh.inputs.signatures`: pairs whose codes differ in at most RADIUS bits, of which
-those stay whose signatures have a cosine of at least SIMILARITY. Mirrored copies count. Both numbers were chosen on photos
-and their copies (benchmarks/duplicates.py).
+Near copies are found by the signatures of `dcmh.inputs.signatures`: pairs whose codes differ in at most RADIUS bits and whose
+signatures have a cosine of at least SIMILARITY. Mirrored copies count. Both numbers were chosen on photos and their copies
+(benchmarks/duplicates.py).
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class _Contents:
 
 
 class _Signatures:
-    """The signatures of contents, as far as they are known, in the order of the oldest items."""
+    """The known signatures of contents, in the order of the oldest items."""
 
     def __init__(self, contents: _Contents) -> None:
         from dcmh.inputs import signatures
@@ -288,7 +288,7 @@ def _copies(index: SearchIndex, ids: Iterable[int]) -> Iterator[Copy]:
             yield Copy(item, path, width, height, 0)
 
 
-# What makes a copy the one to keep, the most important first: why, and a value that is larger for the better one.
+# What makes a copy the one to keep, most important first: the reason, and a value that is larger for the better copy.
 _REASONS: tuple[tuple[str, Callable[[Copy], int]], ...] = (
     ("largest resolution", lambda copy: (copy.width or 0) * (copy.height or 0)),
     ("has text", lambda copy: bool(copy.item.text) + bool(copy.item.labels)),
@@ -303,7 +303,7 @@ def _preference(copy: Copy) -> tuple[int, ...]:
 
 
 def _group(kind: Kind, copies: list[Copy]) -> Group:
-    """A group whose first copy is the one to keep, and the reason for which it is better than the second best."""
+    """A group whose first copy is the one to keep, and why it is better than the second best."""
     best, *others = copies
     second = max(others, key=_preference)
     why = next(why for why, value in _REASONS if value(best) > value(second))

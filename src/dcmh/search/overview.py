@@ -89,7 +89,10 @@ class Overview:
         self.topics = tuple(chosen)
 
     def words_for(self, index: SearchIndex, item: int, most: int = 8) -> list[str]:
-        """The words that find one item by its picture, best first: it is among as many first hits as carry the word."""
+        """The words that find one item by its picture, best first.
+
+        A word finds it if the item is among the first n hits, where n items carry the word.
+        """
         vector = self._space.of_items(index, [item]).get(item) if self._words else None
         if vector is None:
             return []
@@ -147,7 +150,7 @@ def _sample(index: SearchIndex) -> list[Item]:
 
 
 def _folder(item: Item) -> str:
-    """The folder of an item in the data: what is outside of it, such as uploads, is not shown."""
+    """The folder of an item within the data; none for items outside of it, such as uploads."""
     inside = item.path is not None and not item.uploaded and not posixpath.isabs(item.path)
     return posixpath.dirname(item.path or "") if inside else ""
 
@@ -191,7 +194,7 @@ def _occurrences(words: Sequence[str], items: Sequence[Item]) -> Carried:
 
 
 def _precision(scores: Scores, carried: Carried) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The first hits of each word, and the share of them that carry it; 0 if that is hardly more than of all items."""
+    """The first hits of each word, and the share of them that carry it; 0 if it is not much larger than among all items."""
     first = np.argsort(-scores, axis=1, kind="stable")[:, :HITS]
     counts = carried.sum(1)
     possible = np.maximum(np.minimum(counts, first.shape[1]), 1)
@@ -200,7 +203,7 @@ def _precision(scores: Scores, carried: Carried) -> tuple[NDArray[Any], NDArray[
 
 
 def _separated(words: Sequence[str], scores: Scores, carried: Carried) -> list[Topic]:
-    """The words whose first hits carry them, the most frequent first; those that are separated less well come after."""
+    """The words whose first hits carry them: first those with a GOOD precision, each group by frequency."""
     first, precision = _precision(scores, carried)
     counts = carried.sum(1)
     good = np.flatnonzero(precision >= FAIR).tolist()
@@ -217,7 +220,7 @@ def _assigned(standing: Scores) -> Carried:
 
 
 def _limits(scores: Scores, counts: NDArray[Any]) -> Scores:
-    """For each word the score of the last of as many first hits as items carry it, or COMMON_SHARE of all items."""
+    """For each word, the score of its n-th hit, where n items carry the word, but at most COMMON_SHARE of all items."""
     ordered = -np.sort(-scores, axis=1)
     last = np.minimum(counts, max(HITS, round(COMMON_SHARE * scores.shape[1])))
     limits = ordered[np.arange(len(scores)), np.maximum(last, 1) - 1]

@@ -1,6 +1,6 @@
 """The pipeline that encodes items: contents are hashed, decoded and encoded ahead of the group that the caller writes.
 
-Only contents that are not known yet are encoded, each of them once.
+Only unknown contents are encoded, each once.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Pipeline:
         return [(self._hash(entry), self._date(entry)) for entry in entries]
 
     def _hash(self, entry: Entry) -> bytes | ImageError | None:
-        """16 bytes for its pictures, 16 for the rest of what its codes are made of; None where it has nothing."""
+        """16 bytes for its pictures, and 16 for the other modalities of its codes; None if it has none of them."""
         if entry.item.content is not None:
             return entry.item.content
         hashes: list[bytes] = []

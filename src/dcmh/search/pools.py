@@ -23,7 +23,7 @@ from dcmh.stores import models
 
 IN_FLIGHT = 2  # blocks per worker: the next one is there when the last one is done
 ATTEMPTS = 10  # times that a block may be lost with its worker
-ACTOR_CPUS = 4  # cores of a Ray actor without a GPU, on nodes that have as many
+ACTOR_CPUS = 4  # cores of a Ray actor without a GPU; fewer on nodes that have fewer
 TOP_UP_SECONDS = 2.0  # between two checks for new nodes of a cluster
 CONNECT_SECONDS = 5.0
 STORE_BYTES = 256 << 20  # of Ray's object store, where this process starts Ray
@@ -86,7 +86,7 @@ def _has_gpu(device: str | None) -> bool:
 
 
 class _LocalPool:
-    """A pool on this machine, whose callers need nothing published and nothing closed."""
+    """A pool on this machine, with nothing to publish or to close."""
 
     def publish(self, state: State) -> None:
         """Nothing: the caller has the state."""
@@ -212,7 +212,7 @@ class Processes(_LocalPool):
 
 
 def _check_address(address: str) -> None:
-    """An OSError or ValueError if nothing listens there: Ray itself would try for ever."""
+    """Raise an OSError or ValueError if nothing listens there: Ray itself would try forever."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if address != "auto":
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()

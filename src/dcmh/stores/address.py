@@ -95,7 +95,7 @@ def is_address(place: Path | str | Address) -> bool:
     """Whether this names a collection on a server rather than a folder."""
     if isinstance(place, Address):
         return True
-    # A Path turns // into /. Such an address is recognised nevertheless, so that `parse` can explain what is wrong.
+    # A Path turns // into /. Such an address is still recognised, so that `parse` can explain what is wrong.
     scheme, _, rest = str(place).partition(":")
     return scheme in ENGINES and rest.startswith("/")
 

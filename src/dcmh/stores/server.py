@@ -1,7 +1,7 @@
 """ServerStore: the store of an index on a server, and what PostgreSQL and Milvus have in common.
 
 Changes are collected inside `writing()` and sent at its end. One process at a time writes, and it assigns the ids: they
-grow and are never reused. Every change is idempotent, because after a broken connection nobody knows whether the last one
+grow and are never reused. Every change is idempotent, because after a broken connection it is unknown whether the last one
 arrived.
 """
 
@@ -240,7 +240,7 @@ class ServerStore(Store):
         names, now = self.modalities(), self.snapshot
         codes = {name: len(now.indexes.get(name, ())) for name in names}
         fine = {name: len(now.fine.get(name, ())) for name in names}
-        # Recording them is a change, too: the sizes are those of the generation that it makes.
+        # Recording them is itself a change: the sizes are those of the generation that it makes.
         sizes = {"generation": now.generation + 1, "items": now.items, "codes": codes, "fine": fine}
         with self.writing():
             for key, value in (measured | {"sizes": json.dumps(sizes)}).items():

@@ -18,7 +18,7 @@ _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "U8": np.uint
 def map_arrays(path: Path, blocks: BlockSums | None = None) -> dict[str, NDArray[Any]]:
     """The arrays of a safetensors file by name, memory-mapped: pages are read when they are used.
 
-    With `blocks` the file's header is checked; whoever uses an array checks it with `blocks.check`.
+    With `blocks` the file's header is checked; callers check the arrays that they use with `blocks.check`.
     """
     what = "{path} is missing or damaged ({reason})."
     with readable(path, ModelError, what=what, hint="Train again, or copy the folder again."):

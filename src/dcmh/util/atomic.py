@@ -203,7 +203,7 @@ def _sweep(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file or folder itself, if nobody else does; gives whether this process has it."""
+    """Hold a lock on a file or folder itself, if no other process does; gives whether this one has it."""
     if sys.platform == "win32":
         yield False
         return
@@ -215,7 +215,7 @@ def _locked(path: Path) -> Iterator[bool]:
 
 
 def _lock(handle: int, *, wait: bool = False) -> bool:
-    """Lock an open file until it is closed or the process ends; False if another holds it, or there are no such locks."""
+    """Lock an open file until it is closed or the process ends; False if it is locked, or the system has no such locks."""
     if sys.platform == "win32":
         return False
     import fcntl

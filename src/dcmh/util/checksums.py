@@ -203,7 +203,7 @@ class BlockSums:
 
     @classmethod
     def of(cls, path: Path) -> BlockSums | None:
-        """Those of a file whose folder has a manifest; None if that lists no block checksums."""
+        """The block checksums of a file, if the manifest of its folder lists them."""
         sums = path.name + SUMS
         if sums not in (read_manifest(path.parent) or {}):
             return None

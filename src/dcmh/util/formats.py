@@ -27,7 +27,7 @@ MAX_JSON = 1 << 30  # bytes: a split of ten million items
 MAX_TOML = 1 << 24
 # NumPy parses headers as Python, which CPython 3.11 cannot do in two threads at once (gh-106905).
 _parsing = threading.Lock()
-# What parsing a damaged file, or taking its content for what it should be, can raise.
+# What can be raised by parsing a damaged file, or by relying on its content.
 UNREADABLE = (
     OSError,
     ValueError,

@@ -152,7 +152,7 @@ _OF_HALVES = {plural: word for word, plural in HALVES.items()}
 
 
 def plural_form(word: str) -> str | None:
-    """What `_stem` makes of the plural of a word where it is not that word, or the other way round: cookies is cooky.
+    """The form that `_stem` gives the plural of a word if it differs from the word, or vice versa: cookies becomes cooky.
 
     Indexes hold such words, so a query looks for both.
     """

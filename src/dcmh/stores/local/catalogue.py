@@ -28,7 +28,7 @@ from dcmh.util.atomic import whole_file
 
 LABEL, COLUMN = "label", "column "  # names of attributes; that of an extra column follows the latter
 CACHED_IDS = 4_000_000  # in the postings of recent words, 8 bytes each
-IDS_PER_LOOKUP = 30  # ids of a word's postings that are read in the time in which one item's words are looked up
+IDS_PER_LOOKUP = 30  # of a word's postings: reading them takes as long as looking up the words of one item
 
 
 class Catalogue(Database):
@@ -349,7 +349,7 @@ def _item(row: Sequence[Any]) -> Item:
 
 
 def _attributes(item: Item) -> list[tuple[str, Scalar]]:
-    """Names and values by which an item is filtered, besides its path and date."""
+    """Names and values by which an item is filtered, in addition to its path and date."""
     columns = [(f"{COLUMN}{name}", value) for name, value in item.extra.items()]
     return [*((LABEL, label) for label in item.labels), *columns]
 

@@ -220,7 +220,7 @@ class LocalStore(Catalogue, Store):
         )
 
     def settle(self, skipped: Sequence[tuple[str, str]] | None = None) -> None:
-        """Write codes and fine vectors to be mapped, then index.json, which says of which generation they are."""
+        """Write codes and fine vectors to be mapped, then index.json, which records their generation."""
         if skipped is not None:
             layout.write_skipped(self.files, skipped)
             listed = layout.skipped_checksum(self.files)

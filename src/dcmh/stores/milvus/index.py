@@ -108,7 +108,7 @@ class MilvusIndex(CodeIndex):
         if not len(new):
             return 0
         fresh = ~np.isin(new, self._codes.known(new))
-        if fine is not None:  # first: an item whose code is there is complete
+        if fine is not None:  # first, so that every item with a code is complete
             self._load_fine(new[fresh], fine[fresh])
         self._codes.insert(new[fresh], packed[fresh], None if alone is None else alone[fresh], progress)
         return int(np.count_nonzero(fresh))

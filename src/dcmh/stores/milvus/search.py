@@ -17,7 +17,7 @@ from dcmh.stores.milvus.connection import ANSWER_SECONDS, MAX_ROWS
 
 QUERIES_AT_ONCE = 64
 IDS_AT_ONCE = 10_000  # in a filter
-EXTRA_HITS = 100  # hits beyond k: mostly enough to include all that tie with the last
+EXTRA_HITS = 100  # beyond k: usually enough to include all that tie with the last
 EFFORT = 64  # lists that an approximate search reads
 
 

@@ -54,7 +54,7 @@ class Postgres:
         seconds: int = ANSWER_SECONDS,
         transaction: bool = True,
     ) -> T:
-        """Run a task in one transaction. It must be idempotent: when a connection breaks, nobody knows whether the
+        """Run a task in one transaction. It must be idempotent: when a connection breaks, it is unknown whether the
         transaction was committed.
 
         Parameters

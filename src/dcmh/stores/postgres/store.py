@@ -42,7 +42,7 @@ WORDS = (
     'ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS words text[] COLLATE "C"',
     "CREATE INDEX IF NOT EXISTS items_by_word ON {schema}.items USING gin (words)",
 )
-# Null in rows of older versions, whose tables get these columns with the first write.
+# Tables of older versions get these columns with the first write; they are null in existing rows.
 ADDED = {"uploaded": "boolean", "taken": "timestamp", "extra": "jsonb"}
 ADD_COLUMNS = tuple(
     f"ALTER TABLE {{schema}}.items ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in ADDED.items()
