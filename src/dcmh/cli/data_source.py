@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,30 +100,17 @@ class Source:
         data = str(Path(self.data).expanduser().resolve())
         if known is not None:
             data = known[0] if known[1] is None else f"{known[0]}:{known[1].resolve()}"
-        return {
-            "data": data,
-            "text": None if self.text is None else _from_folder(self.text, self._folder()),
-            "keep_partial": self.keep_partial,
-            "min_tag_count": self.min_tag_count,
-            "modalities": self.modalities,
-            "similarity": self.similarity,
-            "label_words": self.label_words,
-        }
+        text = None if self.text is None else _from_folder(self.text, self._folder())
+        record = vars(self) | {"data": data, "text": text}
+        del record["only_listed"]
+        return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Source:
         """The source that run.json records."""
-        source = cls(
-            record["data"],
-            record["text"],
-            record["keep_partial"],
-            record["min_tag_count"],
-            record.get("modalities"),
-            record.get("similarity"),
-            record.get("label_words"),
-        )
         from dcmh.data import named
 
+        source = cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
         if named(source.data) is None and not Path(source.data).exists():
             raise DataError(
                 f"The data that the model was trained on, {source.data}, does not exist.",
