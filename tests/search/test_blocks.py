@@ -13,7 +13,8 @@ from folders import contents
 import dcmh
 from dcmh.errors import BusyError, DataError, MissingExtra, ParameterError
 from dcmh.search import SearchIndex, blocks, pools
-from dcmh.search.blocks import Blocks, Task, Work, read_block
+from dcmh.search.block_files import read_block
+from dcmh.search.blocks import Blocks, Task, Work
 from dcmh.search.encode import Encoders
 from dcmh.search.plan import measure
 from dcmh.search.pools import Processes, RayPool, ThisProcess, open_pool

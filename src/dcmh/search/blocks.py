@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dcmh import codes
 from dcmh.data.columns import Column, Images, Stored, Texts
 from dcmh.data.dataset import JOINT, Dataset
-from dcmh.data.frames import import_pyarrow
 from dcmh.data.values import InMemory
 from dcmh.errors import BusyError, ImageError
+from dcmh.search.block_files import EncodedItem, block_file, read_block
 from dcmh.search.encode import BATCH, Encoders
 from dcmh.search.pipeline import Content, Entry, Pipeline
 from dcmh.stores.base import Item
@@ -60,17 +57,6 @@ class Task:
     number: int
     data: Dataset
     traces: Sequence[bytes]
-
-
-@dataclass(frozen=True)
-class EncodedItem:
-    """An item as a worker has encoded it: everything that reading its pictures tells, or why they cannot be read."""
-
-    content: bytes | None = None
-    taken: datetime | None = None
-    codes: Mapping[str, bytes] = field(default_factory=dict)
-    fine: Mapping[str, bytes] = field(default_factory=dict)
-    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +149,7 @@ def encode_block(encoders: Encoders, work: Work, task: Task) -> Result:
     with one_blas_thread():
         items = [_encoded_item(entry, pipeline.text) for group in pipeline.run(entries) for entry in group]
     names = [JOINT] if work.joint else [name for name in encoders.modalities if name in task.data.modalities]
-    file = _parquet(task, items, names, encoders)
+    file = block_file(task.data.ids, task.traces, items, names, encoders)
     failed = sum(item.error is not None for item in items)
     memory = _peak_memory()
     return Result(task.number, file, len(items), failed, memory)
@@ -188,57 +174,6 @@ def _peak_memory() -> int:
     except ImportError:  # Windows
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _parquet(task: Task, items: Sequence[EncodedItem], names: Sequence[str], encoders: Encoders) -> bytes:
-    pa = import_pyarrow()
-    import pyarrow.parquet as parquet
-
-    columns: dict[str, Any] = {
-        "id": pa.array(task.data.ids, pa.string()),
-        "trace": pa.array(task.traces, pa.binary(16)),
-        "error": pa.array([item.error for item in items], pa.string()),
-        "content": pa.array([item.content for item in items], pa.binary()),
-        "taken": pa.array([item.taken for item in items], pa.timestamp("s")),
-    }
-    width = codes.bytes_of(encoders.bits)
-    for name in names:
-        columns[f"code_{name}"] = pa.array([item.codes.get(name) for item in items], pa.binary(width))
-        if encoders.fine is not None:
-            vectors = [item.fine.get(name) for item in items]
-            columns[f"fine_{name}"] = pa.array(vectors, pa.binary(encoders.fine.dimensions))
-    file = io.BytesIO()
-    about = {"dcmh": "block", "model": str(encoders.record["fingerprint"]), "bits": str(encoders.bits)}
-    table = pa.table(columns).replace_schema_metadata(about)
-    parquet.write_table(table, file, compression="zstd", use_dictionary=False, write_page_checksum=True)
-    return file.getvalue()
-
-
-def read_block(file: Path) -> tuple[list[tuple[str, bytes]], list[EncodedItem]]:
-    """The items of a finished block with (id, trace), in order; a ValueError or OSError if it is damaged."""
-    pa = import_pyarrow()
-    import pyarrow.parquet as parquet
-
-    try:
-        table = parquet.read_table(file, page_checksum_verification=True, memory_map=False)
-        table.validate(full=True)
-        if (table.schema.metadata or {}).get(b"dcmh") != b"block":
-            raise ValueError("it is not a block")
-        rows = table.to_pydict()
-        coded = {name.removeprefix("code_"): rows[name] for name in rows if name.startswith("code_")}
-        fine = {name.removeprefix("fine_"): rows[name] for name in rows if name.startswith("fine_")}
-        head = [rows[name] for name in ("id", "trace", "content", "taken", "error")]
-    except (pa.ArrowException, KeyError, OverflowError, MemoryError) as error:
-        raise ValueError(str(error).partition("\n")[0]) from error
-    known, items = [], []
-    for row, (name, trace, content, taken, reason) in enumerate(zip(*head, strict=True)):
-        known.append((name, trace))
-        items.append(EncodedItem(content, taken, _present(coded, row), _present(fine, row), reason))
-    return known, items
-
-
-def _present(columns: dict[str, list[bytes | None]], row: int) -> dict[str, bytes]:
-    return {name: value for name, values in columns.items() if (value := values[row]) is not None}
 
 
 # -- all blocks of a collection -------------------------------------------------------------------------------------------

@@ -398,7 +398,7 @@ def _encoded_arrays(folder: Path) -> tuple[list[str], NDArray[np.uint8]]:
 
 def _encoded_blocks(folder: Path, record: Mapping[str, Any]) -> tuple[list[str], NDArray[np.uint8]]:
     """The same of dcmh encode --format parquet."""
-    from dcmh.search.blocks import read_block
+    from dcmh.search.block_files import read_block
 
     names, joined = [], bytearray()
     for file in sorted(folder.glob("block-*.parquet")):
