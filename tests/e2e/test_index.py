@@ -342,10 +342,10 @@ def committed(folder):
 def test_ctrl_c_keeps_what_was_encoded_and_says_how_to_go_on(toy_model, tmp_path):
     write_photos(tmp_path / "photos")
     program = (
-        "import sys, time; from dcmh.search import update; update.PICTURES, update.COMMIT_SECONDS = 4, 0\n"
-        "finish = update.Update._finish\n"
+        "import sys, time; from dcmh.search import pipeline, update; pipeline.PICTURES, update.COMMIT_SECONDS = 4, 0\n"
+        "finish = pipeline.Pipeline._finish\n"
         "def slowly(self, *arguments): time.sleep(0.3); return finish(self, *arguments)\n"
-        "update.Update._finish = slowly\n"
+        "pipeline.Pipeline._finish = slowly\n"
         "from dcmh.cli import main; sys.exit(main())"
     )
     process = spawn("index", "photos", "--model", toy_model, cwd=tmp_path, program=("-c", program))

@@ -184,7 +184,7 @@ class Killed(BaseException):
 
 def test_a_writer_that_dies_leaves_nothing_half_done(address, models, photos, folder_index, monkeypatch):
     """It dies when all of a change was sent but its end; the next writer sweeps up, and every item gets its id."""
-    from dcmh.search import update
+    from dcmh.search import pipeline, update
     from dcmh.stores.milvus.store import MilvusStore
     from dcmh.stores.postgres.store import PostgresStore
 
@@ -196,7 +196,7 @@ def test_a_writer_that_dies_leaves_nothing_half_done(address, models, photos, fo
             raise Killed
         return note(self, *arguments)
 
-    monkeypatch.setattr(update, "ENTRIES", 16)
+    monkeypatch.setattr(pipeline, "ENTRIES", 16)
     monkeypatch.setattr(update, "COMMIT_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(kind, "_note", die)

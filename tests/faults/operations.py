@@ -16,7 +16,7 @@ from dcmh.data.columns import Texts, Vectors
 from dcmh.errors import ModelError
 from dcmh.methods import folder as model_folder
 from dcmh.methods.dcmh import state as training
-from dcmh.search import SearchIndex, update
+from dcmh.search import SearchIndex, pipeline, update
 from dcmh.stores.local.store import LocalStore
 
 INDEX, NEW, MODEL, CHECKPOINT = "photos.dcmh", "new.dcmh", "model", "model.checkpoint/state.safetensors"
@@ -59,7 +59,7 @@ def remove(root: Path) -> None:
 
 
 def index(root: Path) -> None:
-    update.COMMIT_SECONDS, update.ENTRIES = 0, 6  # several commits
+    update.COMMIT_SECONDS, pipeline.ENTRIES = 0, 6  # several commits
     SearchIndex.build(root / MODEL, texts(18), root / NEW).close()
 
 

@@ -321,7 +321,7 @@ def _make_block(folder: Path) -> None:
 
 def _load_block(folder: Path) -> Any:
     from dcmh.errors import DataError
-    from dcmh.search.blocks import read_block
+    from dcmh.search.block_files import read_block
 
     try:
         return read_block(folder / "block-000000.parquet")

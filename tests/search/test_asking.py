@@ -14,10 +14,10 @@ from PIL import Image
 
 import dcmh
 from dcmh.errors import ParameterError, QueryError
-from dcmh.search import Filter, SearchIndex
+from dcmh.search import Filter, SearchIndex, rank
 from dcmh.search.query import PICTURE, UNLIKE, parse
 from dcmh.stores.base import Condition, Item
-from dcmh.stores.local import catalogue
+from dcmh.stores.local import catalogue, database
 from filters import FILTERS, holds, passes, write_described
 from toy_photos import load
 
@@ -80,10 +80,30 @@ def test_excluded_words_count_against_items_and_remove_those_that_contain_them(p
     assert all(hit.precision is None for hit in less)
 
 
+def agreement(photos, word, item):
+    """1 - 2 distance / bits of the code of a word and that of an item's picture."""
+    code, stored = photos.ask(word)[1].code, photos.store.codes_of("image", [item])[item]
+    return 1 - 2 * (int.from_bytes(code) ^ int.from_bytes(stored)).bit_count() / photos.bits
+
+
+def test_codes_of_what_is_wanted_and_excluded_count_as_well(photos):
+    plain = {hit.id: hit.fine for hit in photos.search("sea -night", k=COUNT, modality="image")}
+    scores = {
+        item: fine + rank.WANTED * agreement(photos, "sea", item) - rank.UNWANTED * agreement(photos, "night", item)
+        for item, fine in plain.items()
+    }
+    hits = photos.search("sea -night", k=COUNT, modality="image")
+    assert {hit.id: hit.score for hit in hits} == pytest.approx(scores, abs=1e-6)
+    assert [hit.score for hit in hits] == pytest.approx(sorted(scores.values(), reverse=True), abs=1e-6)
+
+
 def test_a_query_of_excluded_words_alone_ranks_by_absence(photos):
-    night = photos.search("night", k=COUNT, modality="image")
+    night = {hit.id: hit.fine for hit in photos.search("night", k=COUNT, modality="image")}
     absent = photos.search("no night", k=COUNT, modality="image")
-    assert [hit.fine for hit in absent] == pytest.approx([-hit.fine for hit in reversed(night)])
+    assert {hit.id: hit.fine for hit in absent} == pytest.approx({item: -fine for item, fine in night.items()})
+    scores = [-night[hit.id] - rank.UNWANTED * agreement(photos, "night", hit.id) for hit in absent]
+    assert [hit.score for hit in absent] == pytest.approx(scores)
+    assert scores == sorted(scores, reverse=True)
     assert absent.query.used == ()
     assert not any("night" in hit.labels for hit in photos.search("-night", k=COUNT))
 
@@ -268,7 +288,7 @@ def test_dates_come_from_exif_or_else_from_the_file(tmp_path, model, cheap_home)
 
 def test_an_older_catalogue_gets_what_filters_need(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(catalogue, "MIGRATIONS", catalogue.MIGRATIONS[:3])
+        patch.setattr(database, "MIGRATIONS", database.MIGRATIONS[:3])
         old = catalogue.Catalogue.create(tmp_path / "catalogue.sqlite", {})
         old._run("INSERT INTO items (name, path, labels) VALUES ('a', 'x/a.jpg', ?)", (json.dumps(["sea", "sun"]),))
         old._run("INSERT INTO words (rowid, tokens) VALUES (1, 'sea sun')")

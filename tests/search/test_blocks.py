@@ -13,7 +13,8 @@ from folders import contents
 import dcmh
 from dcmh.errors import BusyError, DataError, MissingExtra, ParameterError
 from dcmh.search import SearchIndex, blocks, pools
-from dcmh.search.blocks import Blocks, Task, Work, read_block
+from dcmh.search.block_files import read_block
+from dcmh.search.blocks import Blocks, Task, Work
 from dcmh.search.encode import Encoders
 from dcmh.search.plan import measure
 from dcmh.search.pools import Processes, RayPool, ThisProcess, open_pool
@@ -150,6 +151,23 @@ def test_processes_write_the_same_bytes_also_when_one_is_killed(tmp_path, words_
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
+def test_a_block_that_the_pool_of_processes_refuses_is_encoded_later(tmp_path, words_model, monkeypatch):
+    """A process may end between the wait for results and the next submission."""
+    submissions = []
+
+    class Breaking(pools.ProcessPoolExecutor):
+        def submit(self, *arguments):
+            submissions.append(arguments)
+            if len(submissions) == 3:
+                raise pools.BrokenProcessPool
+            return super().submit(*arguments)
+
+    monkeypatch.setattr(pools, "ProcessPoolExecutor", Breaking)
+    made = of(tmp_path, words_model, texts())
+    assert made.encode(Processes(2)).encoded == 320
+    assert made.missing() == []
+
+
 class Deadly:
     """Ends the process that unpickles it."""
 
@@ -216,7 +234,7 @@ def test_an_update_encodes_only_what_is_new(own, model):
 def test_an_index_that_was_killed_while_it_loaded_encodes_nothing_again(own, model, monkeypatch):
     SearchIndex.build(model, load(own / "photos"), own / "one.dcmh").close()
     monkeypatch.setattr("dcmh.search.update.COMMIT_SECONDS", 0)
-    monkeypatch.setattr("dcmh.search.update.ENTRIES", 20)
+    monkeypatch.setattr("dcmh.search.pipeline.ENTRIES", 20)
     commit, commits = dcmh.search.update.Update._commit, []
 
     def stop(self, groups):

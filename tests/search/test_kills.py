@@ -20,19 +20,19 @@ import dcmh.inputs.features
 from pathlib import Path
 from toy_photos import cheap_features, load
 from dcmh.errors import ModelError
-from dcmh.search import SearchIndex, encode, update
+from dcmh.search import SearchIndex, encode, pipeline, update
 dcmh.inputs.features.run, dcmh.inputs.features.frozen = cheap_features, lambda *arguments: None
-update.COMMIT_SECONDS, update.PICTURES, encode.BATCHES = 0, 2, 1
+update.COMMIT_SECONDS, pipeline.PICTURES, encode.BATCHES = 0, 2, 1
 photos, model, out, seed = sys.argv[1:]
 data, model = load(photos), Path(model)
-finish, commit = update.Update._finish, update.Update._commit
+finish, commit = pipeline.Pipeline._finish, update.Update._commit
 def slowly(self, *arguments):
     time.sleep(0.08)
     return finish(self, *arguments)
 def loudly(self, *arguments):
     commit(self, *arguments)
     os.write(telling, b".")
-update.Update._finish, update.Update._commit = slowly, loudly
+pipeline.Pipeline._finish, update.Update._commit = slowly, loudly
 # This process itself starts no thread: children forked from one that did might wait for ever for a lock it held.
 def apart(work):
     hearing, telling = os.pipe()

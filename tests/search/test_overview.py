@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dcmh.search.overview import MOST, Overview
+from dcmh.search.overview import MAX_TOPICS, Overview
 from dcmh.stores.base import Item
 
 ANIMALS = ("dog", "cat", "giraffe", "zebra", "heron", "goat", "whale", "crab")
@@ -78,7 +78,7 @@ def test_few_labels_are_joined_by_words():
 
 def test_without_labels_and_texts_the_classes_that_stand_out_are_topics():
     found = Overview(index_of(items(lambda n: {})))
-    assert 0 < len(found.topics) <= MOST
+    assert 0 < len(found.topics) <= MAX_TOPICS
     named = {name for topic in found.topics for name in topic.word.split()}
     assert {"zebra", "whale", "crab", "cat"} <= named  # those that ImageNet has a name for
     assert all(topic.precision is None for topic in found.topics)

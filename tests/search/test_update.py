@@ -212,10 +212,10 @@ def test_the_same_folder_by_another_way_and_a_moved_one_are_no_second_folder(own
 
 
 def test_an_unfinished_first_run_has_whole_paths(own, model, monkeypatch):
-    from dcmh.search import update
+    from dcmh.search import pipeline, update
 
     monkeypatch.setattr(update, "COMMIT_SECONDS", 0)
-    monkeypatch.setattr(update, "PICTURES", 8)
+    monkeypatch.setattr(pipeline, "PICTURES", 8)
 
     def stop(done, total):
         raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from dcmh.errors import DataError, ParameterError, StorageError
 from dcmh.inputs import decoding
 from dcmh.search import SearchIndex
 from dcmh.service import Settings, create_app, schemas
-from dcmh.stores.local import catalogue, layout
+from dcmh.stores.local import database, layout
 from toy_photos import load
 
 
@@ -262,13 +262,13 @@ class TestWhatIsAnUpload:
     def test_an_older_index_that_is_read_only(self, writer, own):
         picture = add(writer, png()).json()["id"]
         old_catalogue(own / "photos.dcmh")
-        before = catalogue.MIGRATIONS
-        catalogue.MIGRATIONS = before[:2]  # as where the file may not be written: it stays at version 2
+        before = database.MIGRATIONS
+        database.MIGRATIONS = before[:2]  # as where the file may not be written: it stays at version 2
         try:
             with SearchIndex.open(own / "photos.dcmh") as index:
                 assert [item.id for item in index.store.uploads()] == [picture]
         finally:
-            catalogue.MIGRATIONS = before
+            database.MIGRATIONS = before
 
 
 class TestSweep:

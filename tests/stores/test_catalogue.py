@@ -13,6 +13,7 @@ from dcmh import __version__
 from dcmh.errors import BusyError, ModelError
 from dcmh.stores.base import Item, Skipped, item_words
 from dcmh.stores.local import catalogue as module
+from dcmh.stores.local import database
 from dcmh.stores.local.catalogue import Catalogue
 
 SEA = Item("sea.jpg", "a/sea.jpg", "the sea, ünïcode", ("water", "blue"), b"0" * 16, 120, 17)
@@ -116,19 +117,19 @@ def test_the_items_with_a_word_follow_every_change(catalogue, tmp_path, monkeypa
         assert catalogue.with_word("sea").tolist() == [2, 4]
         raise ZeroDivisionError
     assert catalogue.with_word("sea").tolist() == [1, 2, 4]
-    monkeypatch.setattr(module, "KEPT_IDS", 3)
+    monkeypatch.setattr(module, "CACHED_IDS", 3)
     catalogue.with_word("lake")
-    assert list(catalogue._holders) == ["lake"]
+    assert list(catalogue._postings) == ["lake"]
     other.close()
 
 
 @pytest.mark.parametrize("short", [0, 30], ids=["the words of each item", "the list of the word"])
 def test_the_items_with_a_word_among_some(catalogue, monkeypatch, short):
-    monkeypatch.setattr(module, "SHORT", short)
+    monkeypatch.setattr(module, "IDS_PER_LOOKUP", short)
     put(catalogue, *(Item(f"{number}", text="the season" if number % 3 else "the sea") for number in range(700)))
     among = [999, 700, *range(602, 0, -1)]
     assert catalogue.with_word("sea", among).tolist() == [*range(1, 603, 3), 700]
-    assert ("sea" in catalogue._holders) == (short > 0)
+    assert ("sea" in catalogue._postings) == (short > 0)
     assert catalogue.with_word("sea", []).tolist() == []
     assert catalogue.with_word("lake", among).tolist() == []
     counts = {"sea": 234, "season": 466, "lake": 0}
@@ -163,7 +164,7 @@ def test_an_older_version_is_brought_up_to_date(catalogue, tmp_path, monkeypatch
     put(catalogue, SEA)
     catalogue.close()
     step = "ALTER TABLE items ADD COLUMN rating INTEGER; INSERT INTO about VALUES ('rated', 'no');"
-    monkeypatch.setattr(module, "MIGRATIONS", [*module.MIGRATIONS, step])
+    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS, step])
     newer = Catalogue(tmp_path / "catalogue.sqlite")
     assert newer.about("rated") == "no"
     assert [item.name for item in newer.items()] == ["sea.jpg"]
@@ -171,7 +172,7 @@ def test_an_older_version_is_brought_up_to_date(catalogue, tmp_path, monkeypatch
     newer = Catalogue(tmp_path / "catalogue.sqlite")  # the step is not taken twice
     newer.close()
     monkeypatch.undo()
-    last = len(module.MIGRATIONS)
+    last = len(database.MIGRATIONS)
     message = rf"has a catalogue of version {last + 1}; this dcmh \({__version__}\) reads up to {last}. Upgrade"
     with pytest.raises(ModelError, match=message):
         Catalogue(tmp_path / "catalogue.sqlite")
@@ -180,7 +181,7 @@ def test_an_older_version_is_brought_up_to_date(catalogue, tmp_path, monkeypatch
 def test_a_step_that_fails_changes_nothing(catalogue, tmp_path, monkeypatch):
     catalogue.close()
     bad = "INSERT INTO about VALUES ('half', 'done'); SELECT nonsense FROM nowhere;"
-    monkeypatch.setattr(module, "MIGRATIONS", [*module.MIGRATIONS, bad])
+    monkeypatch.setattr(database, "MIGRATIONS", [*database.MIGRATIONS, bad])
     with pytest.raises(ModelError):
         Catalogue(tmp_path / "catalogue.sqlite")
     monkeypatch.undo()

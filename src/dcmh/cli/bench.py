@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import Device, JsonSwitch, Repeatable, Switch
 from dcmh.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ def bench(
     config: Path,
     /,
     *,
-    only: Annotated[list[str] | None, Parameter(negative="")] = None,
-    features: Annotated[list[str] | None, Parameter(negative="")] = None,
+    only: Repeatable = None,
+    features: Repeatable = None,
     bits: Annotated[list[int] | None, Parameter(negative="")] = None,
     seeds: int | None = None,
     jobs: int = 1,
     dry_run: Switch = False,
     out: Path = Path("results"),
-    device: str = "auto",
-    json: Switch = False,
+    device: Device = "auto",
+    json: JsonSwitch = False,
 ) -> None:
     """Run methods on feature sets, with several code lengths and seeds, as specified in a TOML file.
 
@@ -53,10 +53,6 @@ def bench(
         Show which runs are done and which are to do, and stop.
     out
         The folder of all results.
-    device
-        auto, cpu, cuda, cuda:1 or mps.
-    json
-        Print the result as JSON.
     """
     from dcmh.experiments import bench
 

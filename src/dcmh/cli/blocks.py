@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cyclopts import Parameter
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import Device, Switch
 from dcmh.util.atomic import write_text
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass
 class WorkOptions:
-    """Who encodes, and what is said of it."""
+    """Who encodes, and how it is reported."""
 
     workers: int = 1
     """Number of processes on this machine that encode. Default: this one, which uses all cores."""
@@ -34,8 +34,7 @@ class WorkOptions:
     """Write the progress to this file, in Prometheus' text format; dcmh index does so with --workers or --ray."""
     strict: Switch = False
     """Exit code 3 if anything was skipped."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:1 or mps."""
+    device: Device = "auto"
 
 
 @contextlib.contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.info import checkpoint_file, kind_of
+from dcmh.cli.options import JsonSwitch, Switch
 from dcmh.errors import DataError
 from dcmh.stores.address import is_address, parse
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from dcmh.search.check import Check
 
 
-def check(path: str | None = None, /, *, repair: Switch = False, json: Switch = False) -> int:
+def check(path: str | None = None, /, *, repair: Switch = False, json: JsonSwitch = False) -> int:
     """Verify a model, an index, codes, a checkpoint, a collection or the cache completely. Exit code 1: damaged.
 
     Parameters
@@ -24,8 +26,6 @@ def check(path: str | None = None, /, *, repair: Switch = False, json: Switch = 
         A folder or file that dcmh wrote, or the address of a collection. Default: the cache folder.
     repair
         Derive again what can be derived, and add checksums that an older version did not write.
-    json
-        Print the result as JSON.
     """
     from dcmh.search.check import Check
     from dcmh.util.cache import home
@@ -45,11 +45,7 @@ def check(path: str | None = None, /, *, repair: Switch = False, json: Switch = 
 
 
 def verify(checked: Check, path: str | None) -> str:
-    """Check whatever is at a path; returns what it is."""
-    from dcmh.methods import folder as model_folder
-    from dcmh.search.check import CODES
-    from dcmh.stores.local import layout
-
+    """Check what is at a path; returns its kind."""
     if path is None:
         checked.cache()
         return "cache"
@@ -57,25 +53,20 @@ def verify(checked: Check, path: str | None) -> str:
         checked.collection(path)
         return "collection"
     folder = Path(path).expanduser()
-    state = folder / model_folder.STATE if folder.is_dir() else folder
-    if model_folder.is_model(folder):
-        checked.model(folder)
-        return "model"
-    if layout.is_index(folder) or (folder / layout.CATALOGUE).is_file():
-        checked.index(folder)
-        return "search index"
-    if (folder / CODES).is_file():
-        checked.codes(folder)
-        return "codes"
-    if (folder / "hamming.json").is_file():
-        checked.hamming(folder)
-        return "Hamming index"
-    if state.name == model_folder.STATE and state.is_file():
-        checked.checkpoint(state)
-        return "checkpoint"
-    raise DataError(
-        f"{folder} is not a model, an index, codes or a checkpoint of dcmh."
-        if folder.exists()
-        else f"There is no {folder}.",
-        hint="Give the path of a folder or file that dcmh wrote.",
-    )
+    kind = kind_of(folder)
+    if kind is None:
+        raise DataError(
+            f"{folder} is not a model, an index, codes or a checkpoint of dcmh."
+            if folder.exists()
+            else f"There is no {folder}.",
+            hint="Give the path of a folder or file that dcmh wrote.",
+        )
+    checks: dict[str, Callable[[Path], object]] = {
+        "model": checked.model,
+        "search index": checked.index,
+        "codes": checked.codes,
+        "Hamming index": checked.hamming,
+        "checkpoint": lambda folder: checked.checkpoint(checkpoint_file(folder)),
+    }
+    checks[kind](folder)
+    return kind

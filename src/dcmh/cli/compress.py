@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh.cli import console, encode
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch
 from dcmh.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def compress(
     train_size: int | None = None,
     fine: int = 128,
     seed: int = 0,
-    json: Switch = False,
+    json: JsonSwitch = False,
 ) -> int:
     """Learn codes for existing vectors of any encoder, write the codes, and measure the loss.
 
@@ -57,8 +57,6 @@ def compress(
         Bytes per vector of the second stage: 64, 128 or 256, or 0 for none.
     seed
         Random seed.
-    json
-        Print the result as JSON.
     """
     from dcmh.methods import folder
     from dcmh.search import compress as compression
@@ -86,8 +84,8 @@ def compress(
         values = data[name].values
         about = {"bits": bits, "modality": name, "data": data.name, "model": fingerprint, "method": done.model.name}
         about["recall"] = done.measured["recall"].get(name)
-        kept = done.fine(name, values)
-        arrays = {} if kept is None else {"fine.npy": kept}
+        fine_vectors = done.fine(name, values)
+        arrays = {} if fine_vectors is None else {"fine.npy": fine_vectors}
         encode.write(target, data.ids, done.codes(name, values), about, arrays=arrays)
     written: dict[str, Any] = {"codes": {name: str(target) for name, target in targets.items()}}
     written |= {"model": str(model_folder), "count": len(data), "bits": bits, **done.measured}

@@ -61,7 +61,7 @@ def error(text: str) -> None:
 
 
 def command(*more: str) -> str:
-    """The command line to type again, with more words where they are missing."""
+    """The command line to type again, with these words added if they are missing."""
     from dcmh.stores.address import hide_secrets
 
     words = [*_typed, *(word for word in more if word not in _typed)]
@@ -85,7 +85,7 @@ def flush() -> None:
 
 
 def discard_output() -> None:
-    """After a broken pipe: drop what is still buffered, without an error at exit."""
+    """After a broken pipe: drop the buffered output, so that the exit raises no error."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -116,11 +116,11 @@ class Bar:
         self._task: Any = None
 
     def reset_pace(self) -> None:
-        """Measure the speed from here: the next steps take another time."""
+        """Measure the speed anew: the next steps are faster or slower."""
         self._first = None
 
     def update(self, done: int, total: int, detail: str = "", *, left: float | str | None = None) -> None:
-        """Show progress. `left`: the remaining seconds, or a text, where the caller knows better than a constant speed."""
+        """Show progress. `left`: the remaining seconds, or a text, where the caller knows better than an extrapolation."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, done)

@@ -13,7 +13,7 @@ from cyclopts import CycloptsError
 
 from dcmh.cli import console
 from dcmh.cli.data_source import Source, say_skipped
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch, Switch
 from dcmh.errors import DataError, ParameterError
 from dcmh.util.tables import printable
 
@@ -37,7 +37,7 @@ def data(
     modalities: str | None = None,
     check: Switch = False,
     accept_changed: Switch = False,
-    json: Switch = False,
+    json: JsonSwitch = False,
 ) -> int:
     """List the data sets, describe one (or a folder or file), download one (get NAME) or verify it (check NAME).
 
@@ -56,8 +56,6 @@ def data(
         Decode every picture, and list those that cannot be read and the files of kinds that are not read.
     accept_changed
         With get: accept files that differ from those of earlier downloads.
-    json
-        Print the result as JSON.
     """
     if name in ("get", "check"):
         if which is None:
@@ -137,7 +135,7 @@ def _load(name: str, text: str | None, modalities: str | None) -> Dataset:
 
 def _say_next(record: dict[str, Any], name: str, text: str | None, modalities: str | None) -> None:
     """What can be done with the data."""
-    given = ["--text", text] if text is not None else []
+    options = ["--text", text] if text is not None else []
     # A text that has no word in common with another one teaches nothing.
     kinds = {
         modality["kind"]: modality.get("words", modality["observed"]) for modality in record["modalities"].values()
@@ -145,10 +143,10 @@ def _say_next(record: dict[str, Any], name: str, text: str | None, modalities: s
     if not record["items"]:
         console.say("There are no pictures to index.")
     elif "image" in kinds and not kinds.get("text") and len(kinds) <= 2 and not kinds.get("vector"):
-        console.say(f"Next: {shlex.join(['dcmh', 'index', name, *given])}")
+        console.say(f"Next: {shlex.join(['dcmh', 'index', name, *options])}")
     else:
-        given += ["--modalities", modalities] if modalities is not None else []
-        console.say(f"Next: {shlex.join(['dcmh', 'train', name, *given])}")
+        options += ["--modalities", modalities] if modalities is not None else []
+        console.say(f"Next: {shlex.join(['dcmh', 'train', name, *options])}")
 
 
 def describe(data: Dataset) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ class Source:
     modalities: str | None = None
     similarity: str | None = None
     label_words: Sequence[str] | None = None  # the words that served as labels in training
-    only_listed: bool = False  # of no use in training, where items without text are left out anyway
+    only_listed: bool = False  # no effect in training, where items without text are left out anyway
 
     def load(self) -> Dataset:
         """Load the items."""
@@ -40,7 +40,7 @@ class Source:
         options: dict[str, Any] = {"keep_partial": True} if self.keep_partial else {}
         if self.modalities is not None:
             options["modalities"] = self.modalities
-        if self.only_listed and Path(self.data).expanduser().is_dir():  # a table itself lists all there is
+        if self.only_listed and Path(self.data).expanduser().is_dir():  # a table lists all of its items
             options["only_listed"] = True
         if self.text is None:
             return load_dataset(self.data, **options)
@@ -100,30 +100,17 @@ class Source:
         data = str(Path(self.data).expanduser().resolve())
         if known is not None:
             data = known[0] if known[1] is None else f"{known[0]}:{known[1].resolve()}"
-        return {
-            "data": data,
-            "text": None if self.text is None else _from_folder(self.text, self._folder()),
-            "keep_partial": self.keep_partial,
-            "min_tag_count": self.min_tag_count,
-            "modalities": self.modalities,
-            "similarity": self.similarity,
-            "label_words": self.label_words,
-        }
+        text = None if self.text is None else _from_folder(self.text, self._folder())
+        record = vars(self) | {"data": data, "text": text}
+        del record["only_listed"]
+        return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Source:
         """The source that run.json records."""
-        source = cls(
-            record["data"],
-            record["text"],
-            record["keep_partial"],
-            record["min_tag_count"],
-            record.get("modalities"),
-            record.get("similarity"),
-            record.get("label_words"),
-        )
         from dcmh.data import named
 
+        source = cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
         if named(source.data) is None and not Path(source.data).exists():
             raise DataError(
                 f"The data that the model was trained on, {source.data}, does not exist.",
@@ -140,7 +127,7 @@ class Readable:
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def readable(data: Dataset, view: View, device: str) -> Readable:
+def without_unreadable(data: Dataset, view: View, device: str) -> Readable:
     """Read every picture once: compute its features where the view takes features, else decode it."""
     from dcmh.data import Images
 
@@ -198,7 +185,7 @@ def _file_name(data: Dataset, row: int) -> str:
 
 
 def _from_folder(text: str, folder: Path) -> str:
-    """The path of the table from the folder, as the loader takes it; absolute if the file is in the working folder only."""
+    """The table as the loader takes it: relative to the folder, or absolute if it is only in the working folder."""
     name, colon, columns = text.rpartition(":")
     if not (colon and columns.count(",") == 1):
         name, colon, columns = text, "", ""

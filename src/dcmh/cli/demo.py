@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dcmh.cli import console, report_table
-from dcmh.cli.data_source import Source, readable
-from dcmh.cli.options import Switch
+from dcmh.cli.data_source import Source, without_unreadable
+from dcmh.cli.options import JsonSwitch
 from dcmh.cli.training_run import measure_and_save, show_on
 
 if TYPE_CHECKING:
@@ -23,23 +23,21 @@ WORDS = ("pizza", "train station", "Katze", "coche rojo", "melancholy")
 GROUP = "smileys & emotion"  # the picture query is the first held-out drawing of this group
 
 
-def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
+def demo(*, out: Path = Path("demo"), json: JsonSwitch = False) -> None:
     """Learn, measure and search OpenMoji drawings, start to finish, on a CPU and offline.
 
     Parameters
     ----------
     out
         The folder for the model and the index.
-    json
-        Print the result as JSON.
     """
     from dcmh.methods import folder
 
     began = time.monotonic()
     model = out / "model"
     folder.check_target(model)
-    split, report, whole = _learn(model)
-    searches = _search(model, whole, out / "openmoji.dcmh", _held_out_picture(split.query))
+    split, report, data = _learn(model)
+    searches = _search(model, data, out / "openmoji.dcmh", _held_out_picture(split.query))
     if json:
         console.result_json({"model": str(model), "report": report.to_json(), "searches": searches})
     else:
@@ -47,7 +45,7 @@ def demo(*, out: Path = Path("demo"), json: Switch = False) -> None:
         report_table.say_cautions(report, label_words=False)
         for search in searches:
             console.result(f"\n{_page(search)}")
-    console.say("\n" + " ".join(whole.notes))
+    console.say("\n" + " ".join(data.notes))
     console.say(f"Wrote {model} and {out / 'openmoji.dcmh'} in {time.monotonic() - began:.0f} s. Next, one of:")
     quoted = shlex.quote(str(model))
     for command in (
@@ -74,7 +72,7 @@ def _learn(out: Path) -> tuple[Split, Report, Dataset]:
     data = source.load()
     console.say(f"1. {len(data):,} drawings are encoded by an image network on {device} (the features are cached).")
     began = time.monotonic()
-    loaded = readable(data, model._view("image"), device)
+    loaded = without_unreadable(data, model._view("image"), device)
     split = loaded.data.split(QUERIES, len(loaded.data) - 2 * QUERIES)
     seconds = {"features": round(time.monotonic() - began, 2)}
     console.say(

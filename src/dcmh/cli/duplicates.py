@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv as csv_files
-import io
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch, ServerModel, Switch
 from dcmh.cli.search import shown_file
 from dcmh.errors import ParameterError
+from dcmh.util.tables import csv_table
 
 if TYPE_CHECKING:
     from dcmh.search import SearchIndex
@@ -23,10 +21,10 @@ def duplicates(
     *,
     kind: Literal["exact", "near"] | None = None,
     similarity: float | None = None,
-    model: Path | None = None,
+    model: ServerModel = None,
     paths: Switch = False,
     csv: Switch = False,
-    json: Switch = False,
+    json: JsonSwitch = False,
 ) -> None:
     """List duplicate pictures in groups, exact and near, with the one to keep.
 
@@ -41,14 +39,10 @@ def duplicates(
         exact: files with the same content; near: pictures that are nearly the same. Default: both.
     similarity
         Minimum similarity of near copies, above 0 and at most 1. Default: 0.77; a higher one finds fewer cropped copies.
-    model
-        The model of a collection on a server, if this machine has not used it before.
     paths
         Print only the paths of the copies that are not the one to keep, one per line.
     csv
         Print the result as CSV.
-    json
-        Print the result as JSON.
     """
     from dcmh.search import SearchIndex
 
@@ -56,25 +50,22 @@ def duplicates(
         raise ParameterError("--paths, --csv and --json are mutually exclusive.", hint="Give one of them.")
     with SearchIndex.open(index, model=model) as opened:
         with console.progress("comparing", "images") as bar:
-            found = opened.duplicates(kind, similarity=similarity, progress=bar.update)
+            result = opened.duplicates(kind, similarity=similarity, progress=bar.update)
         if json:
-            console.result_json(found.to_json())
+            console.result_json(result.to_json())
         elif csv:
-            _write_csv(opened, found)
+            console.result(_as_csv(result.groups))
         elif paths:
-            for path in dict.fromkeys(copy.path for group in found.groups for copy in group.copies[1:]):
+            for path in dict.fromkeys(copy.path for group in result.groups for copy in group.copies[1:]):
                 if path is not None:
                     console.result(str(path))
-        elif found.groups:
-            _show(opened, found)
-        console.say(_summary(found))
+        elif result.groups:
+            console.result(_as_table(opened, result.groups))
+        console.say(_summary(result))
 
 
-COLUMNS = ("group", "kind", "keep", "file", "pixels", "bytes", "distance", "reason")
-
-
-def _rows(index: SearchIndex, groups: list[Group]) -> list[list[object]]:
-    return [
+def _as_table(index: SearchIndex, groups: list[Group]) -> str:
+    rows = [
         [
             number,
             group.kind,
@@ -88,34 +79,30 @@ def _rows(index: SearchIndex, groups: list[Group]) -> list[list[object]]:
         for number, group in enumerate(groups, 1)
         for copy in group.copies
     ]
+    return console.table(["group", "kind", "keep", "file", "pixels", "bytes", "distance", "reason"], rows)
 
 
-def _show(index: SearchIndex, found: Duplicates) -> None:
-    console.result(console.table(COLUMNS, _rows(index, found.groups)))
-
-
-def _write_csv(index: SearchIndex, found: Duplicates) -> None:
-    text = io.StringIO()
-    rows = csv_files.writer(text, lineterminator="\n")
-    rows.writerow(["group", "kind", "keep", "id", "name", "path", "width", "height", "bytes", "distance", "reason"])
-    for number, group in enumerate(found.groups, 1):
+def _as_csv(groups: list[Group]) -> str:
+    rows: list[list[object]] = []
+    for number, group in enumerate(groups, 1):
         for copy in group.copies:
             first = copy is group.copies[0]
             about = [copy.item.id, copy.item.name, copy.path, copy.width, copy.height, copy.item.size, copy.distance]
-            rows.writerow([number, group.kind, int(first), *about, group.reason if first else ""])
-    console.result(text.getvalue().rstrip("\n"))
+            rows.append([number, group.kind, int(first), *about, group.reason if first else ""])
+    header = ["group", "kind", "keep", "id", "name", "path", "width", "height", "bytes", "distance", "reason"]
+    return csv_table(header, rows)
 
 
-def _summary(found: Duplicates) -> str:
-    exact = sum(group.kind == "exact" for group in found.groups)
-    others = {copy.item.id: copy.item.size or 0 for group in found.groups for copy in group.copies[1:]}
+def _summary(result: Duplicates) -> str:
+    exact = sum(group.kind == "exact" for group in result.groups)
+    others = {copy.item.id: copy.item.size or 0 for group in result.groups for copy in group.copies[1:]}
     text = (
-        f"{exact:,} groups of exact copies and {len(found.groups) - exact:,} of near copies in {found.items:,} items, "
-        f"found in {found.took:.1f} s."
+        f"{exact:,} groups of exact copies and {len(result.groups) - exact:,} of near copies in {result.items:,} items, "
+        f"found in {result.took:.1f} s."
     )
     if others:
         text += f" Without the {len(others):,} copies that need not be kept: {sum(others.values()) / 1e6:,.1f} MB less."
-    if found.missing:
-        name, reason = found.missing[0]
-        text += f" Not compared for near copies: {len(found.missing):,} pictures, such as {name} ({reason})."
+    if result.missing:
+        name, reason = result.missing[0]
+        text += f" Not compared for near copies: {len(result.missing):,} pictures, such as {name} ({reason})."
     return text

@@ -14,7 +14,7 @@ from dcmh.cli import console
 from dcmh.cli.blocks import WorkOptions, dry_run_result, opened_pool, reporter
 from dcmh.cli.data_source import say_skipped
 from dcmh.cli.index import load
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch, Texts
 from dcmh.errors import DataError, ModelError, ParameterError
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def encode(
     model: Path,
     modality: str,
     out: Path | None = None,
-    text: str | None = None,
+    text: Texts = None,
     format: Literal["npy", "parquet"] = "npy",  # noqa: A002 - the word for it
     run: WorkOptions | None = None,
-    json: Switch = False,
+    json: JsonSwitch = False,
 ) -> int:
     """Write the codes of one modality for other programs: codes.npy, ids.txt, codes.json.
 
@@ -59,12 +59,8 @@ def encode(
         image, text or another modality of the model.
     out
         The folder for the codes. Default: NAME.MODALITY.codes here.
-    text
-        Table with the texts, as for dcmh train.
     format
         npy, or parquet.
-    json
-        Print the result as JSON.
     """
     from dcmh.search.blocks import Blocks, Work
     from dcmh.search.encode import Encoders

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json as json_lines
 from collections.abc import Collection
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from dcmh.cli import console, report_table
-from dcmh.cli.data_source import Source, readable, say_skipped
-from dcmh.cli.options import Switch
-from dcmh.cli.train import divide
-from dcmh.errors import DamagedError, DataError, ModelError
+from dcmh.cli.data_source import Source, say_skipped, without_unreadable
+from dcmh.cli.options import Device, JsonSwitch, Switch, Texts
+from dcmh.cli.train import split_of
+from dcmh.errors import DataError, ModelError
 from dcmh.util.checksums import read_checked_text
+from dcmh.util.formats import parse_object, readable
 
 if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
@@ -29,9 +29,9 @@ def evaluate(
     k: int | None = None,
     more: Switch = False,
     bits: int | None = None,
-    text: str | None = None,
-    device: str = "auto",
-    json: Switch = False,
+    text: Texts = None,
+    device: Device = "auto",
+    json: JsonSwitch = False,
 ) -> None:
     """Measure a model on its held-out queries: MAP, precision and hash lookup, compared with chance.
 
@@ -51,12 +51,6 @@ def evaluate(
         Also show the measures of other papers: MAP@50, MAP@5000, NDCG, RAMAP, and how many queries find their own item.
     bits
         Measure only the first bits of the codes: 16, 32, 64, …, for a model trained with --nested. Default: all bits.
-    text
-        Table with the texts, as for dcmh train.
-    device
-        auto, cpu, cuda, cuda:1 or mps.
-    json
-        Print the result as JSON.
     """
     import dcmh
     from dcmh.util import device as devices
@@ -69,7 +63,7 @@ def evaluate(
         hasher.device = where
     source = _source(model, data, text)
     whole, words = source.labelled()
-    loaded = readable(whole, _image_view(hasher), where)
+    loaded = without_unreadable(whole, _image_view(hasher), where)
     say_skipped(loaded.skipped)
     split, trained = _split(model, loaded.data, data)
     if words and not source.label_words and split.notes:
@@ -148,22 +142,19 @@ def _split(model: Path, data: Dataset, named: str | None) -> tuple[Split, Collec
             f"{alike:,} of the others have the file name of a training item. If they are the same pictures under other ids, "
             "these numbers are too good: give the training data."
         )
-    return divide(data.take(fresh), None, None, 0, leave_unseen=False), trained
+    return split_of(data.take(fresh), None, None, 0, leave_unseen=False), trained
 
 
 def _image_view(model: Hasher) -> Any:
     return next((view for view in model.views_.values() if view.kind == "image"), None)
 
 
-def _read(model: Path, name: str) -> Any:
+def _read(model: Path, name: str) -> dict[str, Any] | None:
+    """The record in a file of a model; None if there is no such file."""
     path = model / name
     if not path.is_file():
         return None
-    try:
-        record = json_lines.loads(read_checked_text(path))
+    with readable(path, ModelError, hint="Train the model again, or copy the folder again."):
+        record = parse_object(read_checked_text(path))
         _ = record["format"]
-    except DamagedError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} is damaged ({error}). Train the model again, or copy the folder again.") from error
     return record

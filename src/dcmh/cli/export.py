@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch, Switch
 
 
-def export(model: Path, /, *, out: Path | None = None, onnx: Switch = False, json: Switch = False) -> int:
+def export(model: Path, /, *, out: Path | None = None, onnx: Switch = False, json: JsonSwitch = False) -> int:
     """Write a copy of a model to publish: with a model card (README.md), and without the names of your items.
 
     The card says what the model learned from, what was measured on held-out queries, and which weights it needs, in the
@@ -24,8 +24,6 @@ def export(model: Path, /, *, out: Path | None = None, onnx: Switch = False, jso
         The folder to write. Default: MODEL.export.
     onnx
         Also write the hash function of each modality as an ONNX file (DCMH models; needs the extra onnx).
-    json
-        Print the result as JSON.
     """
     from dcmh.methods import export as exporting
 

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from dcmh.cli import console
 from dcmh.cli.blocks import WorkOptions, dry_run_result, opened_pool, reporter
 from dcmh.cli.data_source import Source, say_skipped
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch, Switch, Texts
 from dcmh.errors import DCMHError, ParameterError
 from dcmh.stores.address import Address, is_address, parse
 from dcmh.util.formats import parse_object
@@ -37,7 +37,7 @@ def index(
     model: Path | None = None,
     bits: int | None = None,
     out: str | None = None,
-    text: str | None = None,
+    text: Texts = None,
     text_encoder: str | None = None,
     codes: Literal["each", "joint"] | None = None,
     only_listed: Switch = False,
@@ -45,7 +45,7 @@ def index(
     rebuild: Switch = False,
     upgrade: Switch = False,
     run: WorkOptions | None = None,
-    json: Switch = False,
+    json: JsonSwitch = False,
 ) -> int:
     """Build an index of pictures and texts, or update it: only new and changed items are encoded.
 
@@ -63,8 +63,6 @@ def index(
     out
         The index folder, or a collection on a server: postgresql://user@host/database?collection=photos or
         milvus://host/photos. Default: NAME.dcmh, named after the data, in the working folder.
-    text
-        Table with the texts, as for dcmh train.
     text_encoder
         Text encoder of the starter model: use-multilingual (16 languages) or minilm (English). Default: use-multilingual.
     codes
@@ -79,8 +77,6 @@ def index(
     upgrade
         Encode an index again with another --model. Its items are kept, also those that are not in the data, and pictures
         whose features are cached are not decoded. The index can be searched meanwhile; the new one replaces it at the end.
-    json
-        Print the result as JSON.
     """
     from dcmh.methods import starter
     from dcmh.search.blocks import Work
@@ -207,7 +203,7 @@ def _texts(items: Dataset, data: str, text: str | None) -> list[str]:
 
 
 def _target(data: str, out: str | None) -> Place | None:
-    """The index folder or address, as far as it is known before the data is loaded."""
+    """The index folder or address, if it is known before the data is loaded."""
     if out is not None:
         return parse(out) if is_address(out) else Path(out)
     from dcmh.data import named
@@ -227,12 +223,12 @@ def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | No
 
     if out is not None:
         layout.check_target(out)
-    there = out is not None and layout.is_index(out)
+    exists = out is not None and layout.is_index(out)
     if model is None:
-        return out / layout.MODEL if out is not None and there else None
-    given = folder.read_record(model)["fingerprint"]
-    if out is not None and there and not rebuild:
-        check_model(out, layout.read_header(out)["fingerprint"], given, console.command("--upgrade"))
+        return out / layout.MODEL if out is not None and exists else None
+    fingerprint = folder.read_record(model)["fingerprint"]
+    if out is not None and exists and not rebuild:
+        check_model(out, layout.read_header(out)["fingerprint"], fingerprint, console.command("--upgrade"))
     return model
 
 
@@ -248,8 +244,8 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
         if model is None:
             return store.find_model(about["fingerprint"]) if about else None
         if about and not rebuild:
-            given = folder.read_record(model)["fingerprint"]
-            check_model(store.place, about["fingerprint"], given, console.command("--rebuild"))
+            fingerprint = folder.read_record(model)["fingerprint"]
+            check_model(store.place, about["fingerprint"], fingerprint, console.command("--rebuild"))
     return model
 
 

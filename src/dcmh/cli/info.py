@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch
 from dcmh.errors import DataError
 from dcmh.stores.address import is_address, parse
 from dcmh.util.checksums import read_checked_text
@@ -16,15 +16,13 @@ from dcmh.util.formats import check_format, parse_json, parse_object, read_json,
 AGAIN = "Make it again, or copy the folder again."
 
 
-def info(path: str, /, *, json: Switch = False) -> None:
+def info(path: str, /, *, json: JsonSwitch = False) -> None:
     """Show what a model, an index, codes, a checkpoint, results or a data folder is, and how it was made.
 
     Parameters
     ----------
     path
         A folder or file that dcmh wrote, the address of a collection, or data that it reads.
-    json
-        Print the result as JSON.
     """
     if is_address(path):
         path, kind, record = str(parse(path)), "search index", _collection(path)
@@ -36,20 +34,41 @@ def info(path: str, /, *, json: Switch = False) -> None:
     console.result(console.fields([("path", path), ("kind", kind), *_lines(record)]))
 
 
-def _look(path: Path, named: str) -> tuple[str, dict[str, Any]]:
+def kind_of(path: Path) -> str | None:
+    """What dcmh wrote at a path: model, search index, codes, Hamming index or checkpoint; None for anything else."""
     from dcmh.methods import folder
+    from dcmh.stores.local import layout
 
     if folder.is_model(path):
-        return "model", _model(path)
-    state = path / folder.STATE if path.is_dir() else path
-    if state.name == folder.STATE and state.is_file():
-        return "unfinished training", _checkpoint(state)
-    if (path / "index.json").is_file():
-        return "search index", _search_index(path)
+        return "model"
+    if checkpoint_file(path).is_file():
+        return "checkpoint"
+    if layout.is_index(path) or (path / layout.CATALOGUE).is_file():
+        return "search index"
     if (path / "codes.json").is_file():
-        return "codes", _codes(path)
-    if (path / "hamming.json").is_file():
-        return "Hamming index", _index(path / "hamming.json")
+        return "codes"
+    return "Hamming index" if (path / "hamming.json").is_file() else None
+
+
+def checkpoint_file(path: Path) -> Path:
+    """The file of a checkpoint, which may also be given by its folder."""
+    from dcmh.methods import folder
+
+    return path if path.name == folder.STATE else path / folder.STATE
+
+
+def _look(path: Path, named: str) -> tuple[str, dict[str, Any]]:
+    kind = kind_of(path)
+    if kind == "model":
+        return kind, _model(path)
+    if kind == "checkpoint":
+        return "unfinished training", _checkpoint(checkpoint_file(path))
+    if kind == "search index":
+        return kind, _search_index(path)
+    if kind == "codes":
+        return kind, _codes(path)
+    if kind == "Hamming index":
+        return kind, _index(path / "hamming.json")
     if _is_results(path):
         return "results of dcmh bench", _results(path)
     from dcmh.cli.data import look

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcmh import __version__
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import ServerModel, Switch
 from dcmh.errors import DCMHError, ImageError, ParameterError, needs
 from dcmh.stores.address import is_address
 
@@ -30,7 +30,7 @@ INSTRUCTIONS = (
 )
 
 
-def mcp(index: str, /, *more: str, model: Path | None = None, json: Switch = False) -> int:
+def mcp(index: str, /, *more: str, model: ServerModel = None, json: Switch = False) -> int:
     """Offer an index to language models as tools of the Model Context Protocol, over stdin and stdout.
 
     The tools are search, similar, describe and collections. None of them changes anything or reads other files.
@@ -41,8 +41,6 @@ def mcp(index: str, /, *more: str, model: Path | None = None, json: Switch = Fal
         The folder that dcmh index wrote, or the address of a collection.
     more
         More of them.
-    model
-        The model of a collection on a server, if this machine has not used it before.
     json
         Print the entry for the configuration file of an MCP client as JSON, and exit.
     """
@@ -164,9 +162,9 @@ def server(tools: Tools) -> MCPServer:
 
         return call
 
-    found = MCPServer("dcmh", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    offered = MCPServer("dcmh", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     read_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool in (tools.search, tools.similar, tools.collections):
-        found.tool(annotations=read_only)(explained(tool))
-    found.tool(annotations=read_only, structured_output=False)(explained(tools.describe))  # it holds a picture
-    return found
+        offered.tool(annotations=read_only)(explained(tool))
+    offered.tool(annotations=read_only, structured_output=False)(explained(tools.describe))  # it holds a picture
+    return offered

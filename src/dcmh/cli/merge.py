@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch, Switch
 
 
-def merge(index: str, other: str, /, *more: str, out: Path, prefix: Switch = False, json: Switch = False) -> None:
+def merge(index: str, other: str, /, *more: str, out: Path, prefix: Switch = False, json: JsonSwitch = False) -> None:
     """Merge several indexes of the same model into one, as if their items had been indexed together.
 
     An item that several indexes have is stored once. The indexes themselves are not changed.
@@ -27,8 +27,6 @@ def merge(index: str, other: str, /, *more: str, out: Path, prefix: Switch = Fal
     prefix
         Put the name of its folder before the names of each index's items, for indexes that use the same names for
         different items.
-    json
-        Print the result as JSON.
     """
     from dcmh.search.merge import merge as merged
 

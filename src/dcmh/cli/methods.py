@@ -7,21 +7,19 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch
 
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 
-def methods(name: str | None = None, /, *, json: Switch = False) -> None:
+def methods(name: str | None = None, /, *, json: JsonSwitch = False) -> None:
     """List the hashing methods, or describe one.
 
     Parameters
     ----------
     name
         A method. Default: the list.
-    json
-        Print the result as JSON.
     """
     from dcmh import methods
 

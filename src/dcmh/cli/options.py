@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
 Flag = Annotated[bool | None, Parameter(negative="")]
+Repeatable = Annotated[list[str] | None, Parameter(negative="")]
 Switch = Annotated[bool, Parameter(negative="", show_default=False)]
+JsonSwitch = Annotated[Switch, Parameter(help="Print the result as JSON.")]
+Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")]
+Texts = Annotated[str | None, Parameter(help="Table with the texts, as for dcmh train.")]
+ServerModel = Annotated[
+    Path | None,
+    Parameter(help="The model of a collection on a server, if this machine has not used it before."),
+]
 
 
 @Parameter(name="*", group="Data")
@@ -67,7 +75,7 @@ class MethodOptions:
     or one of another package. Default: an image network, and the encoder of texts."""
     fine: int | None = None
     """Bytes per item of the vectors that rank what the codes find: 64, 128 or 256, or 0 for none. Default: 128."""
-    option: Annotated[list[str] | None, Parameter(negative="")] = None
+    option: Repeatable = None
     """Any setting of the method, as NAME=VALUE; may be repeated. dcmh methods NAME lists them."""
 
 
@@ -145,12 +153,12 @@ def read_config(file: Path) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
 
 def merged(first: Options, second: Options) -> Options:
     """The settings of the first, and those of the second where the first has none."""
-    given = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
-    return dataclasses.replace(second, **{name: value for name, value in given.items() if value is not None})
+    values = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
+    return dataclasses.replace(second, **{name: value for name, value in values.items() if value is not None})
 
 
 def build(method: MethodOptions, dcmh: DCMHOptions) -> Hasher:
-    """The method with its settings, not yet fitted. The error for an unknown setting lists the known ones."""
+    """The method with its settings, not fitted. The error for an unknown setting lists the known ones."""
     from dcmh import methods
 
     name = method.method or "dcmh"

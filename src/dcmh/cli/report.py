@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch
 
 if TYPE_CHECKING:
     from dcmh.experiments.tables import Group, Table
@@ -24,7 +24,7 @@ def report(
     ] = "map",
     ties: Literal["stable", "expected", "best", "worst"] | None = None,
     out: Path | None = None,
-    json: Switch = False,
+    json: JsonSwitch = False,
 ) -> None:
     """Make tables and figures from the results of dcmh bench, next to the paper's numbers.
 
@@ -49,8 +49,6 @@ def report(
         How items at equal distance count. Default: as in the bench file, else in database order.
     out
         Write the tables in all formats, and the figures, into this folder. Default for figures: report.
-    json
-        Print the result as JSON.
     """
     from dcmh.experiments import tables as report
     from dcmh.experiments.tables.render import to_json

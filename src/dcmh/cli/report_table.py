@@ -1,4 +1,4 @@
-"""What commands say about an evaluation report, besides its table."""
+"""What commands print about an evaluation report in addition to its table."""
 
 from __future__ import annotations
 

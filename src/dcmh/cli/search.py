@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import io
 import json as json_lines
 import math
 import os
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import CycloptsError, Parameter
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import JsonSwitch, Repeatable, Switch
 from dcmh.errors import DCMHError, ParameterError, QueryError
+from dcmh.util.tables import csv_table
 
 if TYPE_CHECKING:
     from dcmh.search import Hits, SearchIndex
@@ -32,7 +32,7 @@ SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
 class FilterOptions:
     """Which items may be hits."""
 
-    label: Annotated[list[str] | None, Parameter(negative="")] = None
+    label: Repeatable = None
     """Only items with this label; may be repeated, for any of several."""
     folder: str | None = None
     """Only items whose file is in this folder of the indexed data, or in a subfolder of it."""
@@ -41,7 +41,7 @@ class FilterOptions:
     file was written."""
     until: str | None = None
     """Only items of this date or earlier."""
-    where: Annotated[list[str] | None, Parameter(negative="")] = None
+    where: Repeatable = None
     """Only items that meet a condition on a column of their table, such as "rating >= 4", with =, !=, <, <=, > or >=; may be
     repeated, for all of several."""
 
@@ -52,8 +52,8 @@ def search(
     /,
     *more: Annotated[str, Parameter(allow_leading_hyphen=True)],
     image: str | None = None,
-    like: Annotated[list[str] | None, Parameter(negative="")] = None,
-    unlike: Annotated[list[str] | None, Parameter(negative="")] = None,
+    like: Repeatable = None,
+    unlike: Repeatable = None,
     k: Annotated[int | None, Parameter(alias="-k")] = None,
     radius: int | None = None,
     in_: Annotated[str | None, Parameter(name="--in")] = None,
@@ -64,7 +64,7 @@ def search(
     paths: Switch = False,
     null: Annotated[Switch, Parameter(alias="-0")] = False,
     csv: Switch = False,
-    json: Switch = False,
+    json: JsonSwitch = False,
 ) -> int:
     """Search by words, by a picture, by examples, or by several of them.
 
@@ -81,9 +81,9 @@ def search(
     image
         A picture file, which with words makes one query: "at night" --image photo.jpg.
     like
-        Name or id of an item that hits shall resemble; may be repeated. --csv shows ids.
+        Name or id of an item that hits should resemble; may be repeated. --csv shows ids.
     unlike
-        Name or id of an item that hits shall not resemble; may be repeated.
+        Name or id of an item that hits should not resemble; may be repeated.
     k
         Maximum number of hits. Default: 10; with --radius, all within it.
     radius
@@ -104,30 +104,28 @@ def search(
         Print only the paths, each followed by a null character, for xargs -0.
     csv
         Print the hits as CSV.
-    json
-        Print the result as JSON.
     """
     from dcmh.search import Filter, SearchIndex
 
     _refuse_options([query or "", *more])
-    given = filters or FilterOptions()
-    chosen = Filter(given.label or (), given.folder, given.since, given.until, given.where or ())
-    wanted: dict[str, Any] = {"k": k, "radius": radius, "modality": in_, "query_modality": as_, "at_least": at_least}
-    wanted["filter"] = chosen
-    with SearchIndex.open(index, model=model) as found:
-        wanted |= {"like": _ids(found, like), "unlike": _ids(found, unlike)}
+    options = filters or FilterOptions()
+    chosen = Filter(options.label or (), options.folder, options.since, options.until, options.where or ())
+    settings: dict[str, Any] = {"k": k, "radius": radius, "modality": in_, "query_modality": as_, "at_least": at_least}
+    settings["filter"] = chosen
+    with SearchIndex.open(index, model=model) as opened:
+        settings |= {"like": _ids(opened, like), "unlike": _ids(opened, unlike)}
         if query == "-" and not more:
-            return _answer_lines(found, image, **wanted)
+            return _answer_lines(opened, image, **settings)
         if query is None and image is None and not like and not unlike:
             raise ParameterError("Say what to search for: words, a picture, --image or --like.")
-        asked = {} if query is None else _query(" ".join([query, *more]), _kind(found, as_))
-        hits = found.search(**_with_image(asked, image), **wanted)
+        arguments = {} if query is None else _query(" ".join([query, *more]), _kind(opened, as_))
+        hits = opened.search(**_with_image(arguments, image), **settings)
         if json:
             console.result_json(hits.to_json())
         elif csv:
-            console.result(_as_csv(found, hits))
+            console.result(_as_csv(opened, hits))
         else:
-            _show(found, hits, paths=paths, null=null)
+            _show(opened, hits, paths=paths, null=null)
     return 0
 
 
@@ -154,11 +152,11 @@ def _ids(index: SearchIndex, named: list[str] | None) -> list[int]:
     return ids
 
 
-def _with_image(asked: dict[str, Any], image: str | None) -> dict[str, Any]:
+def _with_image(arguments: dict[str, Any], image: str | None) -> dict[str, Any]:
     """The arguments of a query with the picture of --image."""
-    if image is not None and "image" in asked:
+    if image is not None and "image" in arguments:
         raise ParameterError("Give one picture: as the query, or with --image.")
-    return asked if image is None else {**asked, "image": image}
+    return arguments if image is None else {**arguments, "image": image}
 
 
 def _kind(index: SearchIndex, modality: str | None) -> str | None:
@@ -229,23 +227,13 @@ def shown_file(index: SearchIndex, path: Path | None, name: str) -> str:
 
 def _as_csv(index: SearchIndex, hits: Hits) -> str:
     """One line per hit, after a line of names."""
-    from csv import writer
-
-    text = io.StringIO()
-    table = writer(text, lineterminator="\n")
-    table.writerow(["id", "score", "distance", "precision", "words", "file", "path", "labels", "text"])
+    rows = []
     for hit in hits:
         record = hit.to_json()
         row = [record[name] for name in ("id", "score", "distance", "precision")]
-        row += [
-            " ".join(hit.words),
-            shown_file(index, hit.path, hit.name),
-            record["path"],
-            ";".join(hit.labels),
-            hit.text,
-        ]
-        table.writerow(row)
-    return text.getvalue().removesuffix("\n")
+        row += [" ".join(hit.words), shown_file(index, hit.path, hit.name), record["path"]]
+        rows.append([*row, ";".join(hit.labels), hit.text])
+    return csv_table(["id", "score", "distance", "precision", "words", "file", "path", "labels", "text"], rows)
 
 
 def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from dcmh.cli import console
-from dcmh.cli.options import Switch
+from dcmh.cli.options import Repeatable, Switch
 from dcmh.errors import ParameterError
 
 
@@ -26,7 +26,7 @@ def serve(
     lazy: Switch = False,
     read_only: Switch = False,
     token_file: Path | None = None,
-    allow_host: Annotated[list[str] | None, Parameter(negative="")] = None,
+    allow_host: Repeatable = None,
     rate: float = 500.0,
     connections: int = 512,
     header_seconds: float = 10.0,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cyclopts import Parameter
 
 from dcmh.cli import console, data_source, options, report_table
-from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
+from dcmh.cli.options import DataOptions, DCMHOptions, JsonSwitch, MethodOptions, Switch
 from dcmh.cli.training_run import follow, learn
 from dcmh.errors import DataError, ParameterError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dcmh.data import Dataset, Split
     from dcmh.methods.base import Hasher
 
-FEW_WORDS, FEW_ITEMS = 100, 5  # fewer different words, or training items of a label, are pointed out
+MIN_WORDS, MIN_PER_LABEL = 100, 5  # with fewer words, or training items of a label, a caution is printed
 
 
 @Parameter(name="*", group="Run")
@@ -37,8 +37,7 @@ class RunOptions:
     """Continue an interrupted training."""
     strict: Switch = False
     """Stop with exit code 3, before training, if any picture is missing or cannot be read."""
-    json: Switch = False
-    """Print the result as JSON."""
+    json: JsonSwitch = False
 
 
 def train(
@@ -60,7 +59,7 @@ def train(
     from dcmh.methods import folder
 
     run = run or RunOptions()
-    items, method, dcmh = settled(run.config, items, method, dcmh)
+    items, method, dcmh = with_config(run.config, items, method, dcmh)
     model = options.build(method, dcmh)
     device = device_of(method.device)
     where = source_of(data, items, dcmh)
@@ -76,31 +75,31 @@ def train(
     _check_out(out)
     seed = method.seed or 0
     leave_unseen = leaves_unseen(model)
-    split = divide(whole, items.queries, items.train_size, seed, leave_unseen=leave_unseen)
+    split = split_of(whole, items.queries, items.train_size, seed, leave_unseen=leave_unseen)
     _build_similarity(model, split)  # refuses what cannot be learned from, before an hour of reading pictures
     began = time.monotonic()
-    found = data_source.readable(whole, model._view("image"), device)
-    data_source.say_skipped(found.skipped, "" if run.strict else f", listed in {out / folder.SKIPPED}")
-    if run.strict and found.skipped:
+    readable = data_source.without_unreadable(whole, model._view("image"), device)
+    data_source.say_skipped(readable.skipped, "" if run.strict else f", listed in {out / folder.SKIPPED}")
+    if run.strict and readable.skipped:
         console.error("Stopped because of --strict; nothing was trained or written. Repair or remove those files.")
         return 3
-    if found.data is not whole:  # some pictures cannot be read
-        split = divide(found.data, items.queries, items.train_size, seed, say=False, leave_unseen=leave_unseen)
+    if readable.data is not whole:  # some pictures cannot be read
+        split = split_of(readable.data, items.queries, items.train_size, seed, say=False, leave_unseen=leave_unseen)
     words_of = _vocabularies(split.train)
-    console.say(_intention(model, found.data, split, device, words_of))
+    console.say(_intention(model, readable.data, split, device, words_of))
     _say_cautions(split.train, words_of)
     if getattr(model, "quality", "") == "best":
         console.say(f"The image network is fine-tuned to the labels first.{_slow_on_cpu(device, len(split.train))}")
     _say_similarity(model, split)
     seconds = {"features": round(time.monotonic() - began, 2)}
     record: dict[str, Any] = {"data": where.record(), "device": device, "command": console.command()}
-    record |= {"seconds": seconds, "skipped": found.skipped}  # learn adds its own seconds
+    record |= {"seconds": seconds, "skipped": readable.skipped}  # learn adds its own seconds
     if console.follows():
         follow(model, split, out, fine)
         return 0
     report = learn(model, split, out, resume=run.resume, record=record, fine=fine)
     if run.json:
-        said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(found.skipped)}
+        said = {"model": str(out), "method": model.name, "data": whole.name, "skipped": len(readable.skipped)}
         console.result_json(said | {"seconds": seconds, "report": report.to_json()})
     else:
         console.say(report_table.summary(report))
@@ -111,7 +110,7 @@ def train(
     return 0
 
 
-def divide(
+def split_of(
     data: Dataset,
     queries: int | None,
     train_size: int | Literal["all"] | None,
@@ -152,20 +151,24 @@ def default_queries(items: int) -> int:
 
 
 def default_unseen(items: int, queries: int) -> int:
-    """Database items to keep out of training: as many as `default_queries`; none where these are over a tenth of the rest."""
+    """Database items to keep out of training: as many as `default_queries`; none if that is over a tenth of the rest."""
     apart = default_queries(items)
     return apart if 9 * apart <= items - queries else 0
 
 
-def settled(
+def with_config(
     file: Path | None, items: DataOptions | None, method: MethodOptions | None, dcmh: DCMHOptions | None
 ) -> tuple[DataOptions, MethodOptions, DCMHOptions]:
-    """Flags, completed from the file."""
-    given = items or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
+    """The flags, completed from the file of --config."""
+    flags = items or DataOptions(), method or MethodOptions(), dcmh or DCMHOptions()
     if file is None:
-        return given
-    read = options.read_config(file)
-    return options.merged(given[0], read[0]), options.merged(given[1], read[1]), options.merged(given[2], read[2])
+        return flags
+    file_settings = options.read_config(file)
+    return (
+        options.merged(flags[0], file_settings[0]),
+        options.merged(flags[1], file_settings[1]),
+        options.merged(flags[2], file_settings[2]),
+    )
 
 
 def source_of(data: str, items: DataOptions, dcmh: DCMHOptions) -> data_source.Source:
@@ -214,7 +217,7 @@ def _build_similarity(model: Hasher, split: Split) -> str | None:
 
 
 def _say_similarity(model: Hasher, split: Split) -> None:
-    """Say what counts as similar, for a method with such a setting; and what as relevant, if that is something else."""
+    """Print what counts as similar, for a method with such a setting, and what counts as relevant if that differs."""
     description = _build_similarity(model, split)
     if description is None:
         return
@@ -238,21 +241,22 @@ def _vocabularies(train: Dataset) -> list[int]:
 
 
 def _say_cautions(train: Dataset, words: list[int]) -> None:
-    """Point out texts and labels that are too few to learn from."""
-    if words and max(words) < FEW_WORDS:
+    """Caution against too few words or training items per label."""
+    if words and max(words) < MIN_WORDS:
         console.say(
             f"Caution: the training texts have only {max(words):,} different words, so there is little to learn about others."
         )
     if train.labels is not None:
         items = train.labels.sum(axis=0, dtype=int)
-        if (few := int((items < FEW_ITEMS).sum())) > len(items) / 10:
+        if (few := int((items < MIN_PER_LABEL).sum())) > len(items) / 10:
             console.say(
-                f"Caution: {few:,} of {len(items):,} labels have fewer than {FEW_ITEMS} training items, too few to learn them."
+                f"Caution: {few:,} of {len(items):,} labels have fewer than {MIN_PER_LABEL} training items, "
+                "too few to learn them."
             )
 
 
 def _intention(model: Hasher, data: Dataset, split: Split, device: str, vocabularies: list[int]) -> str:
-    """One line on what is about to be trained."""
+    """What is about to be trained, in one line."""
     words = [f"{number:,} words" for number in vocabularies]
     labels = [] if data.labels is None else [f"{data.labels.shape[1]:,} labels"]
     what = ", ".join([*data.modalities, *words, *labels])

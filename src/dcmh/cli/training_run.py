@@ -52,7 +52,7 @@ def follow(model: Hasher, split: Split, out: Path, fine: Mapping[str, Any]) -> N
     """Train as a torchrun process of rank 1 or more; rank 0 writes the model."""
     if "checkpoint" not in inspect.signature(model.fit).parameters:
         return
-    with gentle_stop() as stop:
+    with stop_after_iteration() as stop:
         model.fit(split.train, checkpoint=CheckpointFolder(out).state, stop=stop, **fine)  # type: ignore[call-arg]
 
 
@@ -108,7 +108,7 @@ def _fit(model: Hasher, train: Dataset, work: CheckpointFolder, fine: Mapping[st
                 own_rows.append(row)
                 show(row)
 
-            with gentle_stop() as stop:
+            with stop_after_iteration() as stop:
                 model.fit(train, progress=progress, checkpoint=work.state, stop=stop, **fine)  # type: ignore[call-arg]
             history: list[Mapping[str, Any]] = getattr(model, "history_", [])
             return float(sum(row["seconds"] for row in history[: len(history) - len(own_rows)]))
@@ -117,12 +117,12 @@ def _fit(model: Hasher, train: Dataset, work: CheckpointFolder, fine: Mapping[st
             f"{error.what} The state is saved in {work.folder}.", hint=f"Continue: {again}"
         ) from error
     except KeyboardInterrupt:
-        kept = (
+        state = (
             f"The last saved state is in {work.folder}. Continue: {again}"
             if work.state.is_file()
             else "Nothing was written."
         )
-        raise KeyboardInterrupt(f"Stopped at once. {kept}") from None
+        raise KeyboardInterrupt(f"Stopped at once. {state}") from None
     except torch.OutOfMemoryError as error:
         size = getattr(model, "batch_size", None) or 128
         raise DeviceError(
@@ -205,7 +205,7 @@ class CheckpointFolder:
 
 
 @contextlib.contextmanager
-def gentle_stop() -> Iterator[Callable[[], bool]]:
+def stop_after_iteration() -> Iterator[Callable[[], bool]]:
     """Within the block the first Ctrl-C (or SIGTERM) only sets a flag, which the yielded function returns; the second stops."""
     requested = False
 

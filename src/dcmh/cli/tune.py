@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import Parameter
 
 from dcmh.cli import console, data_source, options
-from dcmh.cli.options import DataOptions, DCMHOptions, MethodOptions, Switch
-from dcmh.cli.train import device_of, divide, leaves_unseen, settled, source_of
+from dcmh.cli.options import DataOptions, DCMHOptions, JsonSwitch, MethodOptions
+from dcmh.cli.train import device_of, leaves_unseen, source_of, split_of, with_config
 from dcmh.errors import DataError, MissingExtra, ParameterError
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ class TuneOptions:
     """The folder for trials, table, curves and tuned.toml. Default: NAME.tune, named after the data."""
     config: Path | None = None
     """A TOML file with any of these settings; flags override it."""
-    json: Switch = False
-    """Print the result as JSON."""
+    json: JsonSwitch = False
 
 
 def tune(
@@ -64,7 +63,7 @@ def tune(
 
     run = run or TuneOptions()
     budget = seconds(run.budget)
-    items, method, dcmh = settled(run.config, items, method, dcmh)
+    items, method, dcmh = with_config(run.config, items, method, dcmh)
     model = _model(method, dcmh)
     device = device_of(method.device)
     whole, _ = source_of(data, items, dcmh).labelled()
@@ -73,9 +72,9 @@ def tune(
         raise DataError(
             f"{out} exists but is not a folder of dcmh tune, so nothing is written there.", hint="Choose another --out."
         )
-    loaded = data_source.readable(whole, model._view("image"), device)
+    loaded = data_source.without_unreadable(whole, model._view("image"), device)
     data_source.say_skipped(loaded.skipped)
-    split = divide(loaded.data, items.queries, items.train_size, model.seed, leave_unseen=leaves_unseen(model))
+    split = split_of(loaded.data, items.queries, items.train_size, model.seed, leave_unseen=leaves_unseen(model))
     fixed = {field.name for field in dataclasses.fields(dcmh) if getattr(dcmh, field.name) is not None}
     share = len(split.train) / len(split.database)
     search = Search(model, split.train, out, budget=budget, trained_share=share, fixed=fixed)
@@ -161,16 +160,16 @@ def _measured_on(sizes: dict[str, int]) -> str:
 def _config(
     items: DataOptions, method: MethodOptions, dcmh: DCMHOptions, outcome: Outcome, model: DCMH
 ) -> dict[str, Any]:
-    """The settings for dcmh train: those given here, and those chosen."""
-    given: dict[str, Any] = {}
+    """The settings for dcmh train: the flags, and what was chosen."""
+    settings: dict[str, Any] = {}
     for group in (items, method, dcmh):
-        given |= {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
-    given |= {"method": model.name, "bits": model.bits, "seed": model.seed, "device": None}  # the device may differ
+        settings |= {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
+    settings |= {"method": model.name, "bits": model.bits, "seed": model.seed, "device": None}  # the device may differ
     chosen = dict(outcome.chosen)
     if "length" in chosen:
-        given["epochs"] = outcome.epochs
-    given |= {name: value for name, value in chosen.items() if name != "length"}
-    return {name: value for name, value in given.items() if value is not None}
+        settings["epochs"] = outcome.epochs
+    settings |= {name: value for name, value in chosen.items() if name != "length"}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _write(out: Path, outcome: Outcome, config: dict[str, Any], model: DCMH) -> list[Path]:

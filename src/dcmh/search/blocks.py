@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import shutil
 import sys
@@ -18,34 +17,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dcmh import codes
 from dcmh.data.columns import Column, Images, Stored, Texts
 from dcmh.data.dataset import JOINT, Dataset
-from dcmh.data.frames import import_pyarrow
 from dcmh.data.values import InMemory
 from dcmh.errors import BusyError, ImageError
-from dcmh.search.changes import EncodedItem
+from dcmh.search.block_files import EncodedItem, block_file, read_block
 from dcmh.search.encode import BATCH, Encoders
-from dcmh.search.update import Update
-from dcmh.stores.base import Item, Skipped, Store
+from dcmh.search.pipeline import Content, Entry, Pipeline
+from dcmh.stores.base import Item
 from dcmh.util.atomic import whole_file
+from dcmh.util.blas import one_blas_thread
 from dcmh.util.locks import locked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 32 * BATCH  # rows of the data in a block: whole batches, also of those that a GPU takes
-KEPT = 2  # blocks that are kept in memory while items are read
+CACHED_BLOCKS = 2  # in memory, while items are read
 
 
 @dataclass(frozen=True)
 class Work:
-    """How workers encode: the model, the device, whether an item gets one code from all its modalities, and whether
-    features of pictures are cached."""
+    """How workers encode. `joint`: an item gets one code from all its modalities; `cache`: features of pictures are cached."""
 
     model: Path
     device: str | None = None
@@ -70,7 +67,7 @@ class Result:
     file: bytes
     items: int
     failed: int
-    memory: int  # the most that its worker has used, in bytes
+    memory: int  # peak memory of its worker, in bytes
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,13 @@ class Pool(Protocol):
     """Workers that encode blocks."""
 
     def capacity(self, device: str | None) -> Capacity:
-        """How many workers there are at present, and what each of them has."""
+        """The current number of workers, and the resources of each."""
 
     def run(self, work: Work, tasks: Iterable[Task], count: int) -> Iterator[Result]:
-        """Encode all tasks, of which there are `count`; results come in any order, each once."""
+        """Encode all `count` tasks; results come in any order, each once."""
 
     def publish(self, state: State) -> None:
-        """Make the progress of a run available to whoever operates the workers."""
+        """Publish the progress of a run to the monitoring of the workers."""
 
     def close(self) -> None:
         """Release what the pool has opened."""
@@ -146,128 +143,37 @@ Report = Callable[[State], None]
 
 
 def encode_block(encoders: Encoders, work: Work, task: Task) -> Result:
-    """Encode a block: what an update of an empty index with these items would write."""
-    collected = _Collected(joint=work.joint)
-    Update(cast(Store, collected), encoders, task.data, root=None, partial=True, stop_workers=False).run()
-    items = [collected.encoded(name) for name in task.data.ids]
+    """Encode a block."""
+    pipeline = Pipeline(encoders, task.data, joint=work.joint, stop_workers=False)
+    entries = [Entry(row, Item(name)) for row, name in enumerate(task.data.ids)]
+    with one_blas_thread():
+        items = [_encoded_item(entry, pipeline.text) for group in pipeline.run(entries) for entry in group]
     names = [JOINT] if work.joint else [name for name in encoders.modalities if name in task.data.modalities]
-    file = _parquet(task, items, names, encoders)
+    file = block_file(task.data.ids, task.traces, items, names, encoders)
     failed = sum(item.error is not None for item in items)
     memory = _peak_memory()
     return Result(task.number, file, len(items), failed, memory)
 
 
+def _encoded_item(entry: Entry, text: str | None) -> EncodedItem:
+    if entry.reason is not None:
+        return EncodedItem(error=entry.reason)
+    content = entry.content or Content()
+    encoded, fine = dict(content.codes), dict(content.fine)
+    if text is not None and entry.text_code is not None:
+        encoded[text] = entry.text_code
+    if text is not None and entry.text_fine is not None:
+        fine[text] = entry.text_fine
+    return EncodedItem(entry.item.content, entry.item.taken, encoded, fine)
+
+
 def _peak_memory() -> int:
-    """The most memory that this process has used, in bytes; 0 where the system does not say."""
+    """The peak memory of this process, in bytes; 0 where the system does not say."""
     try:
         import resource
     except ImportError:  # Windows
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-class _Collected:
-    """The part of a store that an update of some new items uses; it keeps what is written."""
-
-    def __init__(self, *, joint: bool) -> None:
-        self._joint = joint
-        self._items: list[Item] = []
-        self._numbers: dict[str, int] = {}
-        self._codes: dict[int, dict[str, bytes]] = {}
-        self._fine: dict[int, dict[str, bytes]] = {}
-        self._reasons: dict[str, str] = {}
-
-    def encoded(self, name: str) -> EncodedItem:
-        if name in self._reasons:
-            return EncodedItem(error=self._reasons[name])
-        number = self._numbers[name]
-        item = self._items[number - 1]
-        return EncodedItem(item.content, item.taken, self._codes.get(number, {}), self._fine.get(number, {}))
-
-    def about(self, key: str) -> str | None:
-        return JOINT if self._joint and key == "codes" else None
-
-    def skipped(self) -> dict[str, Skipped]:
-        return {}
-
-    def find(self, name: str) -> None:
-        return None
-
-    def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
-        return {}
-
-    def writing(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def note(self, key: str, value: str) -> None:
-        pass
-
-    def put(self, item: Item) -> int:
-        self._items.append(item)
-        self._numbers[item.name] = len(self._items)
-        return len(self._items)
-
-    def set_code(self, item: int, modality: str, code: bytes | None) -> None:
-        if code is not None:
-            self._codes.setdefault(item, {})[modality] = code
-
-    def set_fine(self, item: int, modality: str, vector: bytes | None) -> None:
-        if vector is not None:
-            self._fine.setdefault(item, {})[modality] = vector
-
-    def skip(self, name: str, why: Skipped) -> None:
-        self._reasons[name] = why.reason
-
-
-def _parquet(task: Task, items: Sequence[EncodedItem], names: Sequence[str], encoders: Encoders) -> bytes:
-    pa = import_pyarrow()
-    import pyarrow.parquet as parquet
-
-    columns: dict[str, Any] = {
-        "id": pa.array(task.data.ids, pa.string()),
-        "trace": pa.array(task.traces, pa.binary(16)),
-        "error": pa.array([item.error for item in items], pa.string()),
-        "content": pa.array([item.content for item in items], pa.binary()),
-        "taken": pa.array([item.taken for item in items], pa.timestamp("s")),
-    }
-    width = codes.bytes_of(encoders.bits)
-    for name in names:
-        columns[f"code_{name}"] = pa.array([item.codes.get(name) for item in items], pa.binary(width))
-        if encoders.fine is not None:
-            vectors = [item.fine.get(name) for item in items]
-            columns[f"fine_{name}"] = pa.array(vectors, pa.binary(encoders.fine.dimensions))
-    file = io.BytesIO()
-    about = {"dcmh": "block", "model": str(encoders.record["fingerprint"]), "bits": str(encoders.bits)}
-    table = pa.table(columns).replace_schema_metadata(about)
-    parquet.write_table(table, file, compression="zstd", use_dictionary=False, write_page_checksum=True)
-    return file.getvalue()
-
-
-def read_block(file: Path) -> tuple[list[tuple[str, bytes]], list[EncodedItem]]:
-    """The items of a finished block with (id, trace), in order; a ValueError or OSError if it is damaged."""
-    pa = import_pyarrow()
-    import pyarrow.parquet as parquet
-
-    try:
-        table = parquet.read_table(file, page_checksum_verification=True, memory_map=False)
-        table.validate(full=True)
-        if (table.schema.metadata or {}).get(b"dcmh") != b"block":
-            raise ValueError("it is not a block")
-        rows = table.to_pydict()
-        coded = {name.removeprefix("code_"): rows[name] for name in rows if name.startswith("code_")}
-        fine = {name.removeprefix("fine_"): rows[name] for name in rows if name.startswith("fine_")}
-        head = [rows[name] for name in ("id", "trace", "content", "taken", "error")]
-    except (pa.ArrowException, KeyError, OverflowError, MemoryError) as error:
-        raise ValueError(str(error).partition("\n")[0]) from error
-    known, items = [], []
-    for row, (name, trace, content, taken, reason) in enumerate(zip(*head, strict=True)):
-        known.append((name, trace))
-        items.append(EncodedItem(content, taken, _present(coded, row), _present(fine, row), reason))
-    return known, items
-
-
-def _present(columns: dict[str, list[bytes | None]], row: int) -> dict[str, bytes]:
-    return {name: value for name, values in columns.items() if (value := values[row]) is not None}
 
 
 # -- all blocks of a collection -------------------------------------------------------------------------------------------
@@ -276,8 +182,8 @@ def _present(columns: dict[str, list[bytes | None]], row: int) -> dict[str, byte
 class Blocks:
     """The items of some data in blocks, of which the finished ones are in `folder`.
 
-    Block n has the rows from n * ROWS on, as far as they are among `rows` (default: all). So an update that needs few items
-    encodes only these.
+    Block n holds the rows from n * ROWS on that are among `rows` (default: all). So an update that needs few items encodes
+    only these.
     """
 
     def __init__(
@@ -299,20 +205,20 @@ class Blocks:
         edges = np.flatnonzero(np.diff(wanted // ROWS)) + 1
         self.rows = {int(part[0]) // ROWS: part for part in np.split(wanted, edges) if len(part)}
         self.total = len(wanted)
-        self._read = lru_cache(KEPT)(self._load)
+        self._read = lru_cache(CACHED_BLOCKS)(self._load)
 
     def file(self, number: int) -> Path:
         """The Parquet file of a finished block."""
         return self.folder / f"block-{number:06}.parquet"
 
     def missing(self) -> list[int]:
-        """The blocks that are still to be encoded: not there, damaged, or with other items, pictures or another model."""
+        """The blocks that are still to be encoded: missing, damaged, or of other items, pictures or another model."""
         return [number for number in self.rows if not self._is_finished(number)]
 
     def encode(self, pool: Pool, report: Report | None = None) -> State:
         """Encode what is missing."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with self._locked():
             missing = self.missing()
             left = sum(len(self.rows[number]) for number in missing)
             began = time.monotonic()
@@ -370,14 +276,14 @@ class Blocks:
         return known.issuperset(zip((self._data.ids[row] for row in rows), self._traces(rows), strict=True))
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        with locked(self.folder / "lock") as alone:
-            if not alone:
+    def _locked(self) -> Iterator[None]:
+        with locked(self.folder / "lock") as acquired:
+            if not acquired:
                 raise BusyError(f"Another process is encoding into {self.folder}.", hint="Wait for it, then try again.")
             yield
 
     def _traces(self, rows: Sequence[int] | NDArray[np.intp]) -> list[bytes]:
-        """A hash for each row of the model and of what it encodes; a file is known by path, size and time, not read."""
+        """A hash per row of the model and of what it encodes; a file is identified by path, size and time, not read."""
         start = f"{self._model} {self.work.joint} {' '.join(self.modalities)}".encode()
         traces = []
         for row in rows:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,9 @@ import numpy as np
 from dcmh.data.columns import Images, Texts
 from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError
+from dcmh.search.pipeline import HASH, Entry, other_content
 from dcmh.stores.base import Item, Store
 from dcmh.util.atomic import check_spelling
-
-HASH = 16  # bytes of a picture's hash, with which a content begins
 
 
 @dataclass
@@ -39,7 +36,7 @@ class Changes:
 
 
 def data_root(data: Dataset) -> Path | None:
-    """The folder that relative paths of the data start at. One whose name cannot be stored is refused."""
+    """The folder that relative paths of the data start at; refused if its name cannot be stored."""
     roots = [column.root for column in data.columns.values() if isinstance(column, Images)]
     root = next((root for root in roots if root is not None), None)
     if roots:
@@ -48,7 +45,7 @@ def data_root(data: Dataset) -> Path | None:
 
 
 def check_root(place: str, noted: Sequence[Path], root: Path | None) -> None:
-    """Refuse another folder than an index was made of, if that one still exists; if it is gone, it may have moved."""
+    """Refuse a folder other than the one that was indexed, unless that one is gone: then it may have moved."""
     existing = [folder for folder in noted if folder.is_dir()]
     if root is None or not existing or any(_same_folder(folder, root) for folder in existing):
         return
@@ -66,48 +63,14 @@ def _same_folder(folder: Path, other: Path) -> bool:
         return os.path.realpath(folder) == os.path.realpath(other)
 
 
-@dataclass
-class Content:
-    """The picture or vectors of an item, shared by items of the same content: its codes, or why there are none."""
-
-    codes: dict[str, bytes] = field(default_factory=dict)
-    fine: dict[str, bytes] = field(default_factory=dict)
-    reason: str | None = None
-
-
-@dataclass(frozen=True)
-class EncodedItem:
-    """What another process has found out about an item: everything that reading its pictures tells, or why they cannot be."""
-
-    content: bytes | None = None
-    taken: datetime | None = None
-    codes: Mapping[str, bytes] = field(default_factory=dict)
-    fine: Mapping[str, bytes] = field(default_factory=dict)
-    error: str | None = None
-
-
-@dataclass
-class Entry:
-    """An item that needs work."""
-
-    row: int
-    item: Item  # with the id of the item it replaces, if any
-    before: Item | None  # None also if its codes are those of another model
-    content: Content | None = None
-    encode: bool = False  # the content is encoded for this entry, and shared by the others
-    encoded: EncodedItem | None = None  # by another process
-    text_code: bytes | None = None  # of a text that has a code of its own
-    text_fine: bytes | None = None
-
-
 class Comparison:
     """The data compared with the store.
 
     `entries` are the items that are not clearly unchanged, in the data's order; `gone` the items that are not in the
     data, by content, as an item may only have moved. With `partial` the data is not all that is indexed, so nothing is gone.
-    With `uploaded` it comes from a client of the service; other data cannot replace what such clients have added.
-    With `recode` known items are entries, too: they keep their ids, but need codes. With `stored`, the data was made from
-    these items, and its entries are just these.
+    With `uploaded` it comes from a client of the service; other data cannot replace what clients have added.
+    With `recode` known items are entries, too: they keep their ids, but need new codes. With `stored`, the data was made from
+    these items, which are the entries.
     """
 
     def __init__(
@@ -129,7 +92,6 @@ class Comparison:
         self.data = data
         self.sources = sources
         self.text = text
-        self.others = [name for name in sources if not isinstance(data[name], Images)]
         self.root = root
         self._base = None if root is None else os.path.join(os.path.abspath(root), "")
         self.partial = partial
@@ -157,16 +119,9 @@ class Comparison:
                 self.gone.setdefault(before.content or b"", []).append(before)
                 continue
             known += 1
+            row = row_of[before.name]
             del described[before.name]
-            same_file = item.size is not None and (item.path, item.size, item.mtime_ns) == (
-                before.path,
-                before.size,
-                before.mtime_ns,
-            )
-            # The file says that the picture is the same; the rest of the content is compared.
-            same_file = same_file and (
-                not self.others or (before.content or b"")[HASH:] == self.other_content(row_of[before.name])
-            )
+            same_file = self._is_same_file(item, before, row)
             if same_file:
                 item = replace(item, content=before.content, taken=before.taken)
             # An older version has not recorded the date.
@@ -174,8 +129,7 @@ class Comparison:
             if same_file and dated and replace(item, id=before.id) == before and not self.recode:
                 self.changes.unchanged += 1
             else:
-                kept = None if self.recode else before
-                entries[row_of[before.name]] = Entry(row_of[before.name], replace(item, id=before.id), kept)
+                entries[row] = Entry(row, replace(item, id=before.id), None if self.recode else before)
         for name, item in described.items():
             failed = self.failed.get(name)
             if failed and item.size is not None and (failed.size, failed.mtime_ns) == (item.size, item.mtime_ns):
@@ -184,6 +138,13 @@ class Comparison:
                 entries[row_of[name]] = Entry(row_of[name], item, None)
         self.known = known  # items that are in the data and in the index
         return [entries[row] for row in sorted(entries)]
+
+    def _is_same_file(self, item: Item, before: Item, row: int) -> bool:
+        """Whether the content is the same: the file says so of the picture; the rest of the content is compared."""
+        if item.size is None or (item.path, item.size, item.mtime_ns) != (before.path, before.size, before.mtime_ns):
+            return False
+        rest = other_content(self.data, self.sources, row)
+        return not rest or (before.content or b"")[HASH:] == rest
 
     def _known(self) -> Iterator[Item]:
         """The items to compare with: all, or those with the names in the data."""
@@ -196,7 +157,7 @@ class Comparison:
                 yield item
 
     def _describe(self, row: int) -> Item:
-        """An item as far as it is known without reading its picture."""
+        """What is known of an item without reading its picture."""
         path = next((path for name in self.sources if (path := self._path(name, row)) is not None), None)
         size = mtime = None
         if path is not None:
@@ -217,20 +178,6 @@ class Comparison:
             uploaded=self.uploaded,
             extra=self.data.extra[row] if self.data.extra is not None else {},
         )
-
-    def other_content(self, row: int) -> bytes:
-        """A hash of what an item's content holds besides pictures: vectors, and texts that are not the main one."""
-        if not self.others:
-            return b""
-        digest = hashlib.blake2b(digest_size=HASH)
-        for name in self.others:
-            column = self.data[name]
-            value = column.values[row] if column.observed[row] else None
-            data = b""
-            if value is not None:
-                data = str(value).encode() if isinstance(column, Texts) else np.asarray(value).tobytes()
-            digest.update(f"{name} {value is not None} {len(data)} ".encode() + data)
-        return digest.digest()
 
     def _path(self, name: str, row: int) -> str | None:
         """The absolute path of a picture, as a string: pathlib would take most of the time with 12,000 photos."""

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -360,8 +361,8 @@ def _check_rows(catalogue: Catalogue) -> str:
         ids, _ = catalogue.codes(name, codes.bytes_of(bits))
         coded.append(ids)
         for kind, numbers in (("codes", ids), ("fine vectors", catalogue.fine(name)[0])):
-            if strangers := len(np.setdiff1d(numbers, known)):
-                raise DataError(f"{strangers:,} {kind} of {name} belong to no item.")
+            if orphans := len(np.setdiff1d(numbers, known)):
+                raise DataError(f"{orphans:,} {kind} of {name} belong to no item.")
     if without := len(np.setdiff1d(known, np.concatenate(coded))):
         raise DataError(f"{without:,} items have no code.")
     return f"{len(known):,} items"
@@ -372,24 +373,18 @@ def _check_store(store: Store) -> str:
     count = without = 0
     names: set[str] = set()
     width = codes.bytes_of(int(model_folder.read_record(store.model)["bits"]))
-    batch: list[int] = []
-
-    def check(batch: list[int]) -> int:
-        found = [store.codes_of(name, batch) for name in store.modalities()]
-        if any(len(code) != width for group in found for code in group.values()):
+    items = store.items()
+    while block := list(islice(items, _ITEMS_AT_ONCE)):
+        for item in block:
+            if item.name in names:
+                raise DataError(f"The name {item.name!r} occurs twice.")
+            names.add(item.name)
+        ids = [item.id for item in block]
+        coded = [store.codes_of(name, ids) for name in store.modalities()]
+        if any(len(code) != width for by_id in coded for code in by_id.values()):
             raise DataError(f"Some codes are not {width} bytes long.")
-        return len(set(batch) - set().union(*found))
-
-    for item in store.items():
-        count += 1
-        if item.name in names:
-            raise DataError(f"The name {item.name!r} occurs twice.")
-        names.add(item.name)
-        batch.append(item.id)
-        if len(batch) == _ITEMS_AT_ONCE:
-            without += check(batch)
-            batch = []
-    without += check(batch) if batch else 0
+        count += len(ids)
+        without += len(set(ids).difference(*coded))
     if without:
         raise DataError(f"{without:,} of {count:,} items have no code.")
     return f"{count:,} items"
@@ -403,7 +398,7 @@ def _encoded_arrays(folder: Path) -> tuple[list[str], NDArray[np.uint8]]:
 
 def _encoded_blocks(folder: Path, record: Mapping[str, Any]) -> tuple[list[str], NDArray[np.uint8]]:
     """The same of dcmh encode --format parquet."""
-    from dcmh.search.blocks import read_block
+    from dcmh.search.block_files import read_block
 
     names, joined = [], bytearray()
     for file in sorted(folder.glob("block-*.parquet")):

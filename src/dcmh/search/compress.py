@@ -21,9 +21,9 @@ from dcmh.util.arrays import unit
 # function is linear and starts at the solution of ITQ, near which it stays; for others it starts anywhere.
 NEIGHBOURS: dict[str, Any] = {"hidden": 0, "dropout": 0.0, "epochs": 20, "gamma": 0.3, "learning_rate": 1e-4}
 OTHERS: dict[str, Any] = {"hidden": 512, "dropout": 0.2, "epochs": 20}
-TRAIN = 20_000  # vectors to learn from at most: more take longer, and change little
-QUERIES, SHARE = 1000, 0.05  # vectors to measure with: their number at most, and their share of all
-FIRST, CANDIDATES = 10, 200  # neighbours to find; what the codes give to the second stage
+TRAIN = 20_000  # maximum number of vectors to learn from: more take longer, and change little
+QUERIES, QUERY_SHARE = 1000, 0.05  # vectors to measure with: their maximum number, and their share of all
+NEAREST, CANDIDATES = 10, 200  # neighbours to find; candidates that the codes pass to the second stage
 BLOCK = 256  # queries at a time
 MODALITY_HINT = "Give a matrix (items, features), or a table with a column of vectors."
 
@@ -79,7 +79,7 @@ def compress(
     if train_size < 2:
         raise ParameterError(f"train_size must be at least 2, not {train_size}.", which="train_size")
     order = np.random.default_rng(seed).permutation(len(data))
-    held_out = min(QUERIES, int(SHARE * len(data)))
+    held_out = min(QUERIES, int(QUERY_SHARE * len(data)))
     queries, others = order[:held_out], np.sort(order[held_out:])
     similarity = similarity or _default(data)
     chosen = NEIGHBOURS if similarity.startswith("neighbours") else OTHERS
@@ -109,18 +109,18 @@ def _measure(
     """The share of the ten nearest of each query, by cosine, that codes find alone and with the second stage."""
     packed, fine, space = done.codes(name, values), done.fine(name, values), done.model.fine_
     restored = None if fine is None or space is None else space.restore(fine)
-    exact, first = unit(values), min(FIRST, len(others))
+    exact, first = unit(values), min(NEAREST, len(others))
     hits = {"codes": 0, "candidates": 0, "rescored": 0}
     for start in range(0, len(queries), BLOCK):
-        asked = queries[start : start + BLOCK]
-        nearest = np.argsort(-(exact[asked] @ exact[others].T), axis=1, kind="stable")[:, :first]
-        distance = codes.hamming(packed[asked], packed[others])
+        batch = queries[start : start + BLOCK]
+        nearest = np.argsort(-(exact[batch] @ exact[others].T), axis=1, kind="stable")[:, :first]
+        distance = codes.hamming(packed[batch], packed[others])
         candidates = np.argsort(distance, axis=1, kind="stable")[:, :CANDIDATES]
         for row, (wanted, found) in enumerate(zip(nearest, candidates, strict=True)):
             hits["codes"] += len(np.intersect1d(wanted, found[:first]))
             hits["candidates"] += len(np.intersect1d(wanted, found))
             if restored is not None:
-                scores = restored[others[found]] @ restored[asked[row]]
+                scores = restored[others[found]] @ restored[batch[row]]
                 best = found[np.argsort(-scores, kind="stable")[:first]]
                 hits["rescored"] += len(np.intersect1d(wanted, best))
     total = max(1, first * len(queries))

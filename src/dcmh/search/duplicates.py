@@ -1,8 +1,8 @@
 """Copies in a collection: items with the same content, and pictures that are nearly the same, with the one to keep.
 
-Near copies are found by the signatures of `dcmh.inputs.signatures`: pairs whose codes differ in at most RADIUS bits, of which
-those stay whose signatures have a cosine of at least SIMILARITY. Mirrored copies count. Both numbers were chosen on photos
-and their copies (benchmarks/duplicates.py).
+Near copies are found by the signatures of `dcmh.inputs.signatures`: pairs whose codes differ in at most RADIUS bits and whose
+signatures have a cosine of at least SIMILARITY. Mirrored copies count. Both numbers were chosen on photos and their copies
+(benchmarks/duplicates.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.errors import ImageError, ParameterError
+from dcmh.search.pipeline import HASH
 from dcmh.stores.base import Item
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ Progress = Callable[[int, int], None]  # pictures done, pictures to do
 
 RADIUS = 14  # bits of 64
 SIMILARITY = 0.77
-HASH = 16  # bytes of an item's content that identify its picture
 BLOCK = 10_000  # items at a time
 
 
@@ -114,19 +115,19 @@ def find(
             keep[ids[0]] = copies[0].item.id
         if len(copies) > 1:  # fewer: the others were removed meanwhile
             groups.append(_group("exact", copies))
-    found = Duplicates(groups if kind != "near" else [], contents.items, 0)
+    result = Duplicates(groups if kind != "near" else [], contents.items, 0)
     pictures = [name for name in index.encoders.modalities if index.encoders.kind(name) == "image"]
     if kind != "exact" and len(pictures) == 1:  # the content of an item with several pictures does not identify one
         known = _Signatures(contents)
         del contents  # of 10 million items, its arrays take half a gigabyte
         if compute:
-            found.missing = known.compute(index, progress)
+            result.missing = known.compute(index, progress)
         else:
-            found.missing = [(str(number), "no signature yet") for number in known.lacking()]
-        found.pictures = int(known.known.sum())
-        found.groups += known.groups(index, keep, similarity)
-    found.took = time.perf_counter() - began
-    return found
+            result.missing = [(str(number), "no signature yet") for number in known.lacking()]
+        result.pictures = int(known.known.sum())
+        result.groups += known.groups(index, keep, similarity)
+    result.took = time.perf_counter() - began
+    return result
 
 
 class _Contents:
@@ -134,7 +135,8 @@ class _Contents:
 
     def __init__(self, index: SearchIndex) -> None:
         ids, keys, pictures = [], [], []
-        for block in _blocks(index.store.items(), BLOCK):
+        items = index.store.items()
+        while block := list(islice(items, BLOCK)):
             coded = [item for item in block if item.content]
             ids.append(np.array([item.id for item in coded], np.int64))
             keys.append(np.frombuffer(b"".join((item.content or b"")[:HASH] for item in coded), "<u8").reshape(-1, 2))
@@ -160,7 +162,7 @@ class _Contents:
 
 
 class _Signatures:
-    """The signatures of contents, as far as they are known, in the order of the oldest items."""
+    """The known signatures of contents, in the order of the oldest items."""
 
     def __init__(self, contents: _Contents) -> None:
         from dcmh.inputs import signatures
@@ -258,17 +260,6 @@ class _Signatures:
         return sorted(groups, key=lambda group: group.keep)
 
 
-def _blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    block: list[Item] = []
-    for item in items:
-        block.append(item)
-        if len(block) == size:
-            yield block
-            block = []
-    if block:
-        yield block
-
-
 def _changed(item: Item, path: Path) -> str | None:
     """Why the file of an item cannot stand for the content that was indexed."""
     try:
@@ -297,7 +288,7 @@ def _copies(index: SearchIndex, ids: Iterable[int]) -> Iterator[Copy]:
             yield Copy(item, path, width, height, 0)
 
 
-# What makes a copy the one to keep, the most important first: why, and a value that is larger for the better one.
+# What makes a copy the one to keep, most important first: the reason, and a value that is larger for the better copy.
 _REASONS: tuple[tuple[str, Callable[[Copy], int]], ...] = (
     ("largest resolution", lambda copy: (copy.width or 0) * (copy.height or 0)),
     ("has text", lambda copy: bool(copy.item.text) + bool(copy.item.labels)),
@@ -312,7 +303,7 @@ def _preference(copy: Copy) -> tuple[int, ...]:
 
 
 def _group(kind: Kind, copies: list[Copy]) -> Group:
-    """A group whose first copy is the one to keep, and the reason for which it is better than the second best."""
+    """A group whose first copy is the one to keep, and why it is better than the second best."""
     best, *others = copies
     second = max(others, key=_preference)
     why = next(why for why, value in _REASONS if value(best) > value(second))

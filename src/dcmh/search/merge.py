@@ -88,13 +88,13 @@ class _Merge:
     def run(self) -> Merged:
         """Copy everything."""
         first = self.parts[0]
-        codes = first.about("codes") or "each"
+        codes, prefixes = first.about("codes") or "each", self._prefixes()
         with (
             stores.build_store(self.folder, first.model, rebuild=False, report=None, codes=codes) as store,
             closing(store),
         ):
             store.remember_root(self.root)
-            for part, before in zip(self.parts, self._prefixes(), strict=True):
+            for part, before in zip(self.parts, prefixes, strict=True):
                 self._copy(part, store, before)
             finished = all(part.about(UPDATE) != UNFINISHED for part in self.parts)
             columns = dict.fromkeys(name for part in self.parts for name in json.loads(part.about(COLUMNS) or "[]"))
@@ -102,7 +102,7 @@ class _Merge:
                 store.note(UPDATE, FINISHED if finished else UNFINISHED)
                 if columns:
                     store.note(COLUMNS, json.dumps(list(columns), ensure_ascii=False))
-                for part, before in zip(self.parts, self._prefixes(), strict=True):
+                for part, before in zip(self.parts, prefixes, strict=True):
                     for name, why in part.skipped().items():
                         if store.find(before + name) is None:
                             store.skip(before + name, why)
@@ -110,7 +110,7 @@ class _Merge:
         return self.done
 
     def _prefixes(self) -> list[str]:
-        """What is put before the names of each index."""
+        """The prefix for the names of each index."""
         if not self.prefix:
             return [""] * len(self.parts)
         folders = []

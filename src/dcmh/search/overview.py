@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 SAMPLE = 4_000  # items
 CANDIDATES = 400  # labels, and as many words
 HITS = 12  # by which a word is judged
-MOST = 24  # topics
-FEWEST = 3  # items that carry a word
-COMMONEST = 0.4  # share of items beyond which a word tells nothing
-LIFT = 0.3  # precision of the first hits less the share of items that carry the word
+MAX_TOPICS = 24
+MIN_ITEMS = 3  # that carry a word
+MAX_SHARE = 0.4  # of items that carry a word: a more common one says nothing
+MIN_LIFT = 0.3  # precision of the first hits minus the share of items that carry the word
 GOOD, FAIR = 0.9, 0.6  # precision of the first hits
-SAME = 0.4  # share of common hits beyond which two words are one topic
-FIRST = 0.05  # share of items that a common word finds
-LONGEST = 40  # characters of a label
+MAX_OVERLAP = 0.4  # share of common hits: with more, two words are one topic
+COMMON_SHARE = 0.05  # of items that a common word finds
+LABEL_CHARACTERS = 40  # maximum length
 
 Scores = NDArray[np.float32]
 Carried = NDArray[np.bool_]
@@ -77,19 +77,22 @@ class Overview:
         scores = np.asarray(self._queries @ np.stack([vectors[item.id] for item in items]).T, np.float32)
         self._mean, self._deviation = scores.mean(1), scores.std(1) + 1e-6
         self._words = tuple(words)
-        carried = _carried(words, items) if has_words else _belongs(self._standard(scores))
+        carried = _occurrences(words, items) if has_words else _assigned(self._standard(scores))
         separated = _precision(scores, carried)[1] >= FAIR if has_words else np.ones(len(words), bool)
         self._limits = _limits(scores, np.where(separated, carried.sum(1), 0))
         if not has_words:
-            self.topics = tuple(_standing_out(words, scores, carried))
+            self.topics = tuple(_largest_classes(words, scores, carried))
             return
         chosen = _separated(words[: len(labels)], scores[: len(labels)], carried[: len(labels)]) if labels else []
-        if len(chosen) < MOST // 4:  # too few labels, or names that mean nothing to the model
+        if len(chosen) < MAX_TOPICS // 4:  # too few labels, or names that mean nothing to the model
             chosen = _separated(words, scores, carried)
         self.topics = tuple(chosen)
 
     def words_for(self, index: SearchIndex, item: int, most: int = 8) -> list[str]:
-        """The words that find one item by its picture, best first: it is among as many first hits as carry the word."""
+        """The words that find one item by its picture, best first.
+
+        A word finds it if the item is among the first n hits, where n items carry the word.
+        """
         vector = self._space.of_items(index, [item]).get(item) if self._words else None
         if vector is None:
             return []
@@ -127,8 +130,8 @@ class _Space:
     def of_items(self, index: SearchIndex, ids: Sequence[int]) -> dict[int, Scores]:
         assert self.modality is not None
         if self._fine is not None:
-            kept = index.store.fine_of(self.modality, ids)
-            return {item: np.frombuffer(vector, np.int8).astype(np.float32) for item, vector in kept.items()}
+            vectors = index.store.fine_of(self.modality, ids)
+            return {item: np.frombuffer(vector, np.int8).astype(np.float32) for item, vector in vectors.items()}
         packed = index.store.codes_of(self.modality, ids)
         return {item: self._signs(np.frombuffer(code, np.uint8)[None])[0] for item, code in packed.items()}
 
@@ -139,15 +142,15 @@ class _Space:
 def _sample(index: SearchIndex) -> list[Item]:
     """Items at even distances; ids grow from 1, and those of removed items are missing. If most are, the oldest items."""
     step = max(1, -(-len(index) // SAMPLE))
-    wanted = range(1, len(index) + step, step)
-    found = index.store.get(wanted)
-    if 2 * len(found) < len(wanted):
+    ids = range(1, len(index) + step, step)
+    items = index.store.get(ids)
+    if 2 * len(items) < len(ids):
         return list(islice(index.store.items(), SAMPLE))
-    return sorted(found.values(), key=lambda item: item.id)
+    return sorted(items.values(), key=lambda item: item.id)
 
 
 def _folder(item: Item) -> str:
-    """The folder of an item in the data: what is outside of it, such as uploads, is not shown."""
+    """The folder of an item within the data; none for items outside of it, such as uploads."""
     inside = item.path is not None and not item.uploaded and not posixpath.isabs(item.path)
     return posixpath.dirname(item.path or "") if inside else ""
 
@@ -157,7 +160,7 @@ def _most_common(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _labels(items: Sequence[Item]) -> list[str]:
-    counts = Counter(label for item in items for label in item.labels if 1 < len(label) <= LONGEST)
+    counts = Counter(label for item in items for label in item.labels if 1 < len(label) <= LABEL_CHARACTERS)
     return _frequent(counts, len(items))
 
 
@@ -169,9 +172,9 @@ def _texts(items: Sequence[Item]) -> list[str]:
 
 def _frequent(counts: dict[str, int], items: int) -> list[str]:
     """The most frequent of those that are neither rare nor common."""
-    fewest = max(FEWEST, items // 500)
-    some = [(count, word) for word, count in counts.items() if fewest <= count <= COMMONEST * items]
-    return [word for _, word in sorted(some, key=lambda pair: (-pair[0], pair[1]))[:CANDIDATES]]
+    fewest = max(MIN_ITEMS, items // 500)
+    frequent = [(count, word) for word, count in counts.items() if fewest <= count <= MAX_SHARE * items]
+    return [word for _, word in sorted(frequent, key=lambda pair: (-pair[0], pair[1]))[:CANDIDATES]]
 
 
 def _class_names() -> list[str]:
@@ -179,7 +182,7 @@ def _class_names() -> list[str]:
     return list(dict.fromkeys(listed))
 
 
-def _carried(words: Sequence[str], items: Sequence[Item]) -> Carried:
+def _occurrences(words: Sequence[str], items: Sequence[Item]) -> Carried:
     """Which items (columns) carry which words (rows), as a label or in their text."""
     rows = {word: row for row, word in enumerate(words)}
     carried = np.zeros((len(words), len(items)), bool)
@@ -191,16 +194,16 @@ def _carried(words: Sequence[str], items: Sequence[Item]) -> Carried:
 
 
 def _precision(scores: Scores, carried: Carried) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The first hits of each word, and the share of them that carry it; 0 if that is hardly more than of all items."""
+    """The first hits of each word, and the share of them that carry it; 0 if it is not much larger than among all items."""
     first = np.argsort(-scores, axis=1, kind="stable")[:, :HITS]
     counts = carried.sum(1)
     possible = np.maximum(np.minimum(counts, first.shape[1]), 1)
     precision = np.take_along_axis(carried, first, 1).sum(1) / possible
-    return first, np.where(precision - counts / carried.shape[1] >= LIFT, precision, 0.0)
+    return first, np.where(precision - counts / carried.shape[1] >= MIN_LIFT, precision, 0.0)
 
 
 def _separated(words: Sequence[str], scores: Scores, carried: Carried) -> list[Topic]:
-    """The words whose first hits carry them, the most frequent first; those that are separated less well come after."""
+    """The words whose first hits carry them: first those with a GOOD precision, each group by frequency."""
     first, precision = _precision(scores, carried)
     counts = carried.sum(1)
     good = np.flatnonzero(precision >= FAIR).tolist()
@@ -210,25 +213,25 @@ def _separated(words: Sequence[str], scores: Scores, carried: Carried) -> list[T
     ]
 
 
-def _belongs(standing: Scores) -> Carried:
+def _assigned(standing: Scores) -> Carried:
     """Which items (columns) belong to which classes (rows): each to the one that stands out most for it."""
     best = np.argmax(standing, axis=0)
     return np.asarray(np.arange(len(standing))[:, None] == best)
 
 
 def _limits(scores: Scores, counts: NDArray[Any]) -> Scores:
-    """For each word the score of the last of as many first hits as items carry it, or FIRST of all items."""
+    """For each word, the score of its n-th hit, where n items carry the word, but at most COMMON_SHARE of all items."""
     ordered = -np.sort(-scores, axis=1)
-    last = np.minimum(counts, max(HITS, round(FIRST * scores.shape[1])))
+    last = np.minimum(counts, max(HITS, round(COMMON_SHARE * scores.shape[1])))
     limits = ordered[np.arange(len(scores)), np.maximum(last, 1) - 1]
     return np.where(counts > 0, limits, np.inf).astype(np.float32)
 
 
-def _standing_out(words: Sequence[str], scores: Scores, carried: Carried) -> list[Topic]:
+def _largest_classes(words: Sequence[str], scores: Scores, carried: Carried) -> list[Topic]:
     """The classes to which most items belong."""
     counts = carried.sum(1)
     first = np.argsort(-scores, axis=1, kind="stable")[:, :HITS]
-    fewest = FEWEST if scores.shape[1] >= 10 * FEWEST else 1
+    fewest = MIN_ITEMS if scores.shape[1] >= 10 * MIN_ITEMS else 1
     order = [row for row in np.argsort(-counts, kind="stable").tolist() if counts[row] >= fewest]
     return [Topic(words[row], int(counts[row]), None) for row in _distinct(words, first, order)]
 
@@ -237,10 +240,10 @@ def _distinct(words: Sequence[str], first: NDArray[Any], order: Iterable[int]) -
     """The first rows in an order that neither share most of their hits with an earlier one, nor its word."""
     chosen: list[int] = []
     for row in order:
-        if len(chosen) == MOST:
+        if len(chosen) == MAX_TOPICS:
             break
         hits = set(first[row].tolist())
-        alike = any(len(hits & set(first[other].tolist())) > SAME * len(hits) for other in chosen)
+        alike = any(len(hits & set(first[other].tolist())) > MAX_OVERLAP * len(hits) for other in chosen)
         if not alike and singular(words[row]) not in {singular(words[other]) for other in chosen}:
             chosen.append(row)
     return chosen

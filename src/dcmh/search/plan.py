@@ -12,7 +12,7 @@ from dcmh import codes
 from dcmh.search.blocks import Blocks, Pool
 from dcmh.search.encode import Encoders
 
-SAMPLE = 128  # items per worker and round, of which there are two: the first one loads the model and is not counted
+SAMPLE = 128  # items per worker and round; the first of two rounds loads the model and is not counted
 
 
 @dataclass(frozen=True)

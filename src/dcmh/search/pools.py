@@ -12,18 +12,19 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from importlib import import_module
 from multiprocessing import connection
 from typing import Any
 
-from dcmh.errors import DataError, EngineError, MissingExtra, ParameterError
+from dcmh.errors import DataError, EngineError, ParameterError, needs
 from dcmh.search.blocks import Capacity, Pool, Result, State, Task, Work, encode_block
 from dcmh.search.encode import Encoders
 from dcmh.stores import models
 
 IN_FLIGHT = 2  # blocks per worker: the next one is there when the last one is done
 ATTEMPTS = 10  # times that a block may be lost with its worker
-ACTOR_CPUS = 4  # cores of a Ray actor without a GPU, on nodes that have as many
-TOP_UP_SECONDS = 2.0  # between two looks at the nodes of a cluster
+ACTOR_CPUS = 4  # cores of a Ray actor without a GPU; fewer on nodes that have fewer
+TOP_UP_SECONDS = 2.0  # between two checks for new nodes of a cluster
 CONNECT_SECONDS = 5.0
 STORE_BYTES = 256 << 20  # of Ray's object store, where this process starts Ray
 
@@ -53,10 +54,10 @@ class _Encoder:
         self._encoders.stop_workers()
 
 
-def _lost(task: Task, times: int) -> DataError:
+def _lost_too_often(task: Task) -> DataError:
     first, last = task.data.ids[0], task.data.ids[-1]
     return DataError(
-        f"The workers that encoded block {task.number} (items {first} to {last}) ended {times} times.",
+        f"The workers that encoded block {task.number} (items {first} to {last}) ended {ATTEMPTS} times.",
         hint="Give them more memory, or use fewer of them; if one picture ends them, find and remove it.",
     )
 
@@ -84,7 +85,17 @@ def _has_gpu(device: str | None) -> bool:
     return devices.resolve(device or "auto").type == "cuda"
 
 
-class ThisProcess:
+class _LocalPool:
+    """A pool on this machine, with nothing to publish or to close."""
+
+    def publish(self, state: State) -> None:
+        """Nothing: the caller has the state."""
+
+    def close(self) -> None:
+        """Nothing: workers end with a run."""
+
+
+class ThisProcess(_LocalPool):
     """Encodes in this process, whose threads use all cores."""
 
     def capacity(self, device: str | None) -> Capacity:
@@ -99,12 +110,6 @@ class ThisProcess:
         finally:
             if encoder:
                 encoder.stop_workers()
-
-    def publish(self, state: State) -> None:
-        """Nothing: the caller has the state."""
-
-    def close(self) -> None:
-        """Nothing: workers end with a run."""
 
 
 # -- processes of this machine ------------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ def _encode_here(task: Task) -> Result:
     return _encoder(task)
 
 
-class Processes:
+class Processes(_LocalPool):
     """Worker processes of this machine. If one is killed, all are started again, with the blocks that they had."""
 
     def __init__(self, workers: int) -> None:
@@ -176,7 +181,7 @@ class Processes:
             losses.update(task.number for task in lost)
             for task in sorted(lost, key=lambda task: task.number):
                 if losses[task.number] >= ATTEMPTS:
-                    raise _lost(task, ATTEMPTS)
+                    raise _lost_too_often(task)
                 queue.lost.append(task)
 
     def _run(self, work: Work, queue: _Queue, workers: int, lost: list[Task]) -> Iterator[Result]:
@@ -188,7 +193,9 @@ class Processes:
         try:
             while True:
                 while len(running) < IN_FLIGHT * workers and (task := queue.next()) is not None:
-                    running[pool.submit(_encode_here, task)] = task
+                    lost.append(task)  # if a process ends now, the pool refuses it
+                    future = pool.submit(_encode_here, task)
+                    running[future] = lost.pop()
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -200,26 +207,12 @@ class Processes:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def publish(self, state: State) -> None:
-        """Nothing: the caller has the state."""
-
-    def close(self) -> None:
-        """Nothing: workers end with a run."""
-
 
 # -- Ray ------------------------------------------------------------------------------------------------------------------
 
 
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra("--ray needs Ray.", hint='Install: pip install "dcmh[ray]"') from error
-    return ray
-
-
 def _check_address(address: str) -> None:
-    """An OSError or ValueError if nothing listens there: Ray itself would try for ever."""
+    """Raise an OSError or ValueError if nothing listens there: Ray itself would try forever."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if address != "auto":
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
@@ -249,7 +242,9 @@ class RayPool:
     """
 
     def __init__(self, address: str) -> None:
-        self._ray = ray = _import_ray()
+        with needs("--ray needs Ray", "dcmh[ray]"):
+            ray: Any = import_module("ray")
+        self._ray = ray
         self._gauges: dict[str, Any] = {}
         self._connected = not ray.is_initialized()
         if not self._connected:
@@ -372,7 +367,7 @@ class _RayRun:
             self._actors.pop(actor, None)
             self._losses[task.number] += 1
             if self._losses[task.number] >= ATTEMPTS:
-                raise _lost(task, ATTEMPTS) from None
+                raise _lost_too_often(task) from None
             self._queue.lost.append(task)
             return None
         if actor in self._actors:  # otherwise it died after this block, which its next one has shown already

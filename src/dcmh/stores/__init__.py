@@ -20,8 +20,8 @@ __all__ = ["build_store", "connect", "open_store"]
 def open_store(where: Path | str | Address, model: Path | None = None) -> Store:
     """Open the store of an index: a folder, or an address of PostgreSQL or Milvus.
 
-    `model` is needed once for an address whose model this machine does not have; another model than the index was built
-    with is refused.
+    `model` is needed once for an address whose model this machine does not have. A model other than the one that the index was
+    built with is refused.
     """
     if is_address(where):
         address = parse(where)
@@ -47,7 +47,7 @@ def build_store(
     rebuild
         Start with an empty index even if there is one, also of another model.
     upgrade
-        With another model than that of the index, which stays as it is inside the block: start with its items, without
+        With a model other than that of the index, which stays as it is inside the block: start with its items, without
         codes.
     report
         What was measured of a model in memory, as JSON, to keep with it.

@@ -95,7 +95,7 @@ def is_address(place: Path | str | Address) -> bool:
     """Whether this names a collection on a server rather than a folder."""
     if isinstance(place, Address):
         return True
-    # A Path turns // into /. Such an address is recognised nevertheless, so that `parse` can explain what is wrong.
+    # A Path turns // into /. Such an address is still recognised, so that `parse` can explain what is wrong.
     scheme, _, rest = str(place).partition(":")
     return scheme in ENGINES and rest.startswith("/")
 
@@ -139,17 +139,17 @@ def parse(address: Path | str | Address) -> Address:
 
 def _options(parts: SplitResult, engine: str, text: str) -> dict[str, str]:
     try:
-        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise ParameterError(f"{_shown(text)}: what follows ? cannot be read.", hint=_example(engine)) from None
     ours, others = OPTIONS[engine]
-    options = dict(given)
+    options = dict(pairs)
     for name in options:
         if name not in (*ours, *others):
             raise ParameterError(
                 f"{_shown(text)}: there is no option {name!r}.", hint=f"{engine} takes: {', '.join((*ours, *others))}."
             )
-    if len(options) < len(given):
+    if len(options) < len(pairs):
         raise ParameterError(f"{_shown(text)}: an option is given twice.", hint="Give it once.")
     _check("approximate", options, lambda value: value == APPROXIMATE[engine], f"it can be {APPROXIMATE[engine]}")
     _check("effort", options, lambda value: value.isdigit() and int(value) > 0, "it is a whole number of at least 1")

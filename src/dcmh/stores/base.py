@@ -23,8 +23,8 @@ from dcmh.util.text import as_scalar, folder_words, index_words, sanitized
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 
-EVERYTHING = 200_000  # items up to which every fine vector is scored; of more, those of candidates
-COMMON = 20_000  # items that contain a word, beyond which a word counts as common and need not be counted further
+EVERYTHING = 200_000  # maximum number of items for which every fine vector is scored; beyond it, those of candidates
+COMMON = 20_000  # a word in this many items is common, and need not be counted further
 
 UPDATE = "update"  # key in `about`: whether the last run over the whole data finished
 UNFINISHED, FINISHED = "unfinished", "finished"
@@ -47,8 +47,8 @@ _DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 class Item:
     """One item. `content` is the hash of its picture or vectors; a relative `path` starts at the data's root.
 
-    `taken` is when its photo was taken, or else when its file was written, in local time; None in an index of a version that
-    did not record it. `extra` are the cells of the table's columns that are neither modalities nor labels.
+    `taken` is when its photo was taken, or else when its file was written, in local time; None in an index made by a version
+    that did not record it. `extra` are the cells of the table's columns that are neither modalities nor labels.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Item:
 class Condition:
     """A condition on an extra column, which an item without the column never meets.
 
-    A number is compared with numbers, a text with texts; of different kinds, they are only known to differ.
+    Numbers are compared with numbers, and texts with texts; a number and a text are only unequal.
     """
 
     column: str
@@ -78,18 +78,18 @@ class Condition:
     @classmethod
     def parse(cls, text: str) -> Condition:
         """A condition such as "rating >= 4"."""
-        found = _CONDITION.fullmatch(text)
-        value = as_scalar(found["value"].strip().removeprefix('"').removesuffix('"')) if found else None
-        if found is None or value is None:
+        match = _CONDITION.fullmatch(text)
+        value = as_scalar(match["value"].strip().removeprefix('"').removesuffix('"')) if match else None
+        if match is None or value is None:
             raise ParameterError(
                 f"Not a condition: {text!r}.", hint=f"Write COLUMN {' '.join(OPERATORS)} VALUE, such as 'rating >= 4'."
             )
-        return cls(found["column"], found["operator"], value)
+        return cls(match["column"], match["operator"], value)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which items may be hits: those that meet all that is given.
+    """Which items may be hits: those that meet every condition given.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Filter:
     folder
         Items whose file is in this folder or a subfolder of it.
     since, until
-        Items of these dates or between them: a year, a month, a day, or a time, as in 2019, 2019-07 and 2019-07-14T18:30;
+        Items of these dates and between them: a year, a month, a day, or a time, as in 2019, 2019-07 and 2019-07-14T18:30;
         in local time, unless the time has a zone, as in 2019-07-14T18:30+02:00.
     where
         Conditions such as "rating >= 4" on extra columns of the table that was indexed, with =, !=, <, <=, > or >=.
@@ -134,26 +134,26 @@ class Filter:
 
     @property
     def taken(self) -> tuple[datetime | None, datetime | None]:
-        """The first moment, and the first after the last one."""
+        """The start of the range, and its exclusive end; None where it is open."""
         return None if self.since is None else _moments(self.since)[0], None if self.until is None else _moments(
             self.until
         )[1]
 
     @property
     def prefix(self) -> str | None:
-        """What the paths of items in the folder begin with."""
+        """The common prefix of the paths in the folder."""
         return None if not self.folder or self.folder == "." else f"{self.folder.rstrip('/')}/"
 
     def to_json(self) -> dict[str, Any]:
-        """What is given, as a record for JSON."""
+        """The conditions given, as a record for JSON."""
         return {name: value for name, value in vars(self).items() if value}
 
 
 def _moments(text: str) -> tuple[datetime, datetime]:
     """The beginning of a year, month, day or second, and the beginning of the next."""
-    given = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", text.strip())  # 20190714 is a day, not its first second
+    moment = re.sub(r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3", text.strip())  # 20190714 is a day, not its first second
     try:
-        if match := _DATE.fullmatch(given):
+        if match := _DATE.fullmatch(moment):
             year, month, day = (None if part is None else int(part) for part in match.groups())
             first = datetime(year or 0, month or 1, day or 1)
             if day is not None:
@@ -161,7 +161,7 @@ def _moments(text: str) -> tuple[datetime, datetime]:
             if month is not None:
                 return first, datetime(first.year + month // 12, month % 12 + 1, 1)
             return first, datetime(first.year + 1, 1, 1)
-        first = datetime.fromisoformat(given)
+        first = datetime.fromisoformat(moment)
         if first.tzinfo is not None:
             first = first.astimezone()  # in local time, as dates of photos are
         first = first.replace(tzinfo=None, microsecond=0)
@@ -174,14 +174,14 @@ def _moments(text: str) -> tuple[datetime, datetime]:
 
 
 def item_words(item: Item) -> list[str]:
-    """The words under which an item is found: those of its text, or else of its folders, and of its labels."""
+    """The words that an item is indexed under: those of its text, or else of its folders, and of its labels."""
     text = item.text or (folder_words(item.path) if item.path and not item.uploaded else "")
     return index_words(" ".join([text, *item.labels]))
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Why an item cannot be indexed, and the state of its file when that was found out."""
+    """Why an item cannot be indexed, and the state of its file at that time."""
 
     reason: str
     size: int | None = None
@@ -189,7 +189,7 @@ class Skipped:
 
 
 def was_uploaded(folder: Path, name: str, path: str | None, text: str | None) -> bool:
-    """Whether an item is an upload, in an index of a version that did not record it: by its name and its file."""
+    """Whether an item is an upload, judged by its name and file, for an index whose version did not record it."""
     file = name.removeprefix(UPLOADED)
     if file == name:
         return False
@@ -211,13 +211,20 @@ class FineVectors(Protocol):
         """The inner products of some items; nan for an item without a vector."""
 
 
+def stacked(vectors: Mapping[int, bytes], width: int) -> tuple[Ids, NDArray[np.int8]]:
+    """Ids, ascending, and fine vectors (n, width)."""
+    ids = np.array(sorted(vectors), np.int64)
+    joined = b"".join(vectors[number] for number in ids.tolist())
+    return ids, np.frombuffer(joined, np.int8).reshape(len(ids), width)
+
+
 SomeIndex = TypeVar("SomeIndex", bound=Index, covariant=True)
 SomeFine = TypeVar("SomeFine", bound=FineVectors, covariant=True)
 
 
 @dataclass(frozen=True)
 class Snapshot(Generic[SomeIndex, SomeFine]):
-    """What searches read, as of a generation of the store. A search keeps the snapshot it started with."""
+    """What searches read: the store at one generation. A search keeps the snapshot it started with."""
 
     indexes: Mapping[str, SomeIndex]  # by modality in which some item has a code
     fine: Mapping[str, SomeFine]  # by modality in which some item has a fine vector
@@ -232,29 +239,20 @@ class Store(Protocol):
     it is one transaction. Ids grow and are never reused.
     """
 
-    @property
-    def place(self) -> str:
-        """The store's name for people: a path, or an address without its password."""
-
-    @property
-    def where(self) -> Path | Address:
-        """What opens the store again."""
-
-    @property
-    def folder(self) -> Path:
-        """A folder on this machine for files that belong to the index, such as uploads."""
-
-    @property
-    def model(self) -> Path:
-        """The folder of the model on this machine."""
+    place: str
+    """The store's display name: a path, or an address without its password."""
+    where: Path | Address
+    """The path or address that opens the store again."""
+    folder: Path
+    """A folder on this machine for files that belong to the index, such as uploads."""
+    model: Path
+    """The folder of the model on this machine."""
+    snapshot: Snapshot[Index, FineVectors]
+    """The codes and fine vectors as of the last `read`."""
 
     @property
     def root(self) -> Path | None:
         """The folder that relative paths of items start at."""
-
-    @property
-    def snapshot(self) -> Snapshot[Index, FineVectors]:
-        """The codes and fine vectors as of the last `read`."""
 
     @property
     def generation(self) -> int:
@@ -294,7 +292,7 @@ class Store(Protocol):
         """The items that clients of the service have added."""
 
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
-        """The oldest item of each of these contents, where there is one."""
+        """The oldest item with each of these contents; contents without an item are left out."""
 
     def codes_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
         """The packed codes of some items in a modality; items without one are left out."""
@@ -344,13 +342,13 @@ class Store(Protocol):
         """Remove such records."""
 
     def data_folders(self) -> list[Path]:
-        """Where the data may be: the recorded folders, the likeliest first."""
+        """Where the data may be: the recorded folders, most likely first."""
 
     def remember_root(self, root: Path | None) -> None:
         """Record the folder of the data. Needs `writer`."""
 
     def read(self, changed: Iterable[int] | None = None) -> None:
-        """Take a new snapshot. With `changed`, only these items were added, changed or removed since the last one."""
+        """Take a new snapshot. With `changed`, only these items have been added, changed or removed since the last one."""
 
     def restore(self) -> None:
         """After a DamagedError: derive codes and fine vectors again, and take a new snapshot."""

@@ -1,30 +1,95 @@
-"""What the indexes on servers have in common: arguments, results, and the recall of an approximate search."""
+"""What the indexes on servers have in common: `CodeIndex`, the checks of its arguments, and its results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import bytes_of
 from dcmh.errors import DataError
-from dcmh.index.protocol import Index, Results, as_ids, refuse_missing, refuse_repeated
+from dcmh.index.protocol import Results, as_ids, at_least, is_id, refuse_missing, refuse_repeated
 from dcmh.index.table import as_words, packed_of
 
 Packed = NDArray[np.uint8]
 Found = list[tuple[int, int]]  # (id, distance), nearest first
+Method = Literal["exact", "approximate"]
 
-ALONE = "alone"  # as `allowed`: items that have a code in no other modality; (ALONE, ids): those among these
+ALONE = (
+    "alone"  # as `allowed`: items that have a code in no other modality; (ALONE, ids): those of them among these ids
+)
 
 
-class CodeIndex(Index, Protocol):
-    """An index on a server, which can also be searched approximately."""
+class CodeIndex(ABC):
+    """An `Index` on a server, which can also be searched approximately; what those of all engines have in common."""
 
-    def search(
-        self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
-    ) -> Results: ...
+    bits: int
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def __contains__(self, item: object) -> bool:
+        return is_id(item) and bool(self.codes_by_id([int(item)]))
+
+    @property
+    def count(self) -> int:
+        """The number of items."""
+        return len(self)
+
+    @property
+    @abstractmethod
+    def ids(self) -> NDArray[np.int64]:
+        """All ids, ascending."""
+
+    def codes(self, ids: ArrayLike) -> Packed:
+        """The packed codes of some items, in this order; a missing one is an error."""
+        wanted, known = as_ids(ids), self.codes_by_id(ids)
+        refuse_missing(np.array([item for item in wanted.tolist() if item not in known], np.int64))
+        joined = b"".join(known[item] for item in wanted.tolist())
+        return np.frombuffer(joined, np.uint8).reshape(len(wanted), bytes_of(self.bits))
+
+    @abstractmethod
+    def codes_by_id(self, ids: ArrayLike) -> dict[int, bytes]:
+        """The packed codes of some items by id; unknown ids are left out."""
+
+    def search(self, codes: Packed, k: int, *, allowed: Any = None, method: Method = "exact") -> Results:
+        """The k nearest items of each query, or all items if there are fewer.
+
+        `allowed` as in `Index`, or "alone": items that have no code in another modality of the collection.
+        """
+        return self._search(as_packed(codes, self.bits, "Query codes"), at_least(k, 1, "k"), allowed, method)
+
+    def within(self, codes: Packed, radius: int, *, allowed: Any = None) -> Results:
+        """All items at most `radius` bits away from each query."""
+        radius = min(at_least(radius, 0, "radius"), self.bits)
+        return self._within(as_packed(codes, self.bits, "Query codes"), radius, allowed)
+
+    def recall(self, *, k: int = 10, sample: int = 100) -> float:
+        """The share of the k nearest items that the approximate search finds, measured on codes of the collection.
+
+        Another item at the same distance is as good.
+        """
+        queries = self.codes(self._sample(sample))
+        if not len(queries):
+            return 1.0
+        shares = []
+        for exact, near in zip(self.search(queries, k), self.search(queries, k, method="approximate"), strict=True):
+            found = int(np.count_nonzero(near.distances <= exact.distances[-1]))
+            shares.append(min(1.0, found / len(exact)))
+        return float(np.mean(shares))
+
+    @abstractmethod
+    def _search(self, queries: Packed, k: int, allowed: Any, method: Method) -> Results: ...
+
+    @abstractmethod
+    def _within(self, queries: Packed, radius: int, allowed: Any) -> Results: ...
+
+    @abstractmethod
+    def _sample(self, size: int) -> Sequence[int]:
+        """The ids of some items."""
 
 
 class CountedIndex:
@@ -34,7 +99,7 @@ class CountedIndex:
         self.bits = index.bits
         self.count = count
         self._index = index
-        self._method: Literal["exact", "approximate"] = "approximate" if approximate else "exact"
+        self._method: Method = "approximate" if approximate else "exact"
 
     def __len__(self) -> int:
         return self.count
@@ -78,14 +143,6 @@ def new_items(ids: ArrayLike, codes: Packed, bits: int) -> tuple[NDArray[np.int6
     return new, packed
 
 
-def in_order(found: Mapping[int, bytes], ids: ArrayLike, bits: int) -> Packed:
-    """The packed codes in the order of these ids; a missing one is an error."""
-    wanted = as_ids(ids)
-    refuse_missing(np.array([item for item in wanted.tolist() if item not in found], np.int64))
-    joined = b"".join(found[item] for item in wanted.tolist())
-    return np.frombuffer(joined, np.uint8).reshape(len(wanted), bytes_of(bits))
-
-
 def chosen_ids(allowed: Any) -> NDArray[np.int64]:
     """The ids that `allowed` names, ascending."""
     chosen = np.asarray(allowed)
@@ -100,16 +157,3 @@ def results_of(found: Sequence[Found]) -> Results:
     ids = np.array([number for number, _ in flat], np.int64)
     distances = np.array([distance for _, distance in flat], np.uint16)
     return Results(ids, distances, np.cumsum([0, *(len(hits) for hits in found)]).astype(np.int64))
-
-
-def measure_recall(index: CodeIndex, queries: Packed, k: int) -> float:
-    """The share of the k nearest that an approximate search finds. Another item at the same distance is as good."""
-    if not len(queries):
-        return 1.0
-    true, found = index.search(queries, k, method="exact"), index.search(queries, k, method="approximate")
-    shares = []
-    for exact, near in zip(true, found, strict=True):
-        if len(exact):
-            farthest = int(exact.distances[-1])
-            shares.append(min(1.0, int(np.count_nonzero(near.distances <= farthest)) / len(exact)))
-    return float(np.mean(shares)) if shares else 1.0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dcmh.errors import ModelError
 from dcmh.index.fine import FineIndex
-from dcmh.stores.base import EVERYTHING, Ids, Scores
+from dcmh.stores.base import EVERYTHING, Ids, Scores, stacked
 
 if TYPE_CHECKING:
     from dcmh.stores.server import ServerStore
@@ -50,26 +50,23 @@ class FetchedVectors:
     def take_over(self, before: FetchedVectors, changed: list[int]) -> None:
         """Reuse the vectors of an earlier snapshot, since which only these items have changed."""
         if before._whole is not None:
-            whole = before._whole.without(np.array(changed, np.int64))
+            index = before._whole.without(np.array(changed, np.int64))
             ids, vectors = self._fetch(changed)
             if len(ids):
-                whole = whole.with_items(ids, vectors)
-            self._whole = whole if len(whole) == self.count else None
+                index = index.with_items(ids, vectors)
+            self._whole = index if len(index) == self.count else None
 
-    def _fetch(self, wanted: list[int]) -> tuple[Ids, NDArray[np.int8]]:
+    def _fetch(self, ids: list[int]) -> tuple[Ids, NDArray[np.int8]]:
         """Ids, ascending, and vectors of those of the items that have one."""
-        vectors = self.store.fine_of(self.modality, wanted)
-        ids = np.array(sorted(vectors), np.int64)
-        joined = b"".join(vectors[number] for number in ids.tolist())
-        return ids, np.frombuffer(joined, np.int8).reshape(len(ids), self.store.dimensions)
+        return stacked(self.store.fine_of(self.modality, ids), self.store.dimensions)
 
     def _all(self) -> FineIndex:
         with self._lock:
             if self._whole is None:
-                with contextlib.suppress(ModelError):  # not kept here yet, of another generation, or damaged
-                    kept = FineIndex.load(self.folder, self.generation)
-                    kept.check()
-                    self._whole = kept
+                with contextlib.suppress(ModelError):  # not cached here yet, of another generation, or damaged
+                    cached = FineIndex.load(self.folder, self.generation)
+                    cached.check()
+                    self._whole = cached
             if self._whole is None:
                 self._whole = FineIndex.of(*self.store.fine(self.modality))
                 if self.store.generation == self.generation:  # otherwise they may be newer

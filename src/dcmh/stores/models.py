@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 DRAFT = ".draft"
 
 
-def keep(model: Hasher | Path, report: str | None = None) -> Path:
-    """Copy a model into the cache; returns its folder there."""
+def add(model: Hasher | Path, report: str | None = None) -> Path:
+    """Add a model to the cache; returns its folder there."""
     if not isinstance(model, Path):
         cache = home() / "models"
         cache.mkdir(parents=True, exist_ok=True)
@@ -64,10 +64,15 @@ def _copied(model: Path) -> Path:
     if model_folder.is_model(target) and (not report.is_file() or _same(report, target / model_folder.REPORT)):
         return target
     with whole_folder(target) as draft:
-        for file in model.iterdir():
-            if _belongs(file):
-                shutil.copyfile(file, draft / file.name)
+        copy_files(model, draft)
     return target
+
+
+def copy_files(model: Path, folder: Path) -> None:
+    """Copy the files of a model into another folder."""
+    for file in model.iterdir():
+        if _belongs(file):
+            shutil.copyfile(file, folder / file.name)
 
 
 def _same(file: Path, other: Path) -> bool:

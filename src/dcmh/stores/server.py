@@ -1,7 +1,7 @@
 """ServerStore: the store of an index on a server, and what PostgreSQL and Milvus have in common.
 
 Changes are collected inside `writing()` and sent at its end. One process at a time writes, and it assigns the ids: they
-grow and are never reused. Every change is idempotent, because after a broken connection nobody knows whether the last one
+grow and are never reused. Every change is idempotent, because after a broken connection it is unknown whether the last one
 arrived.
 """
 
@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import secrets
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from dcmh.errors import ModelError, ModelMismatch
 from dcmh.methods.folder import read_record
 from dcmh.stores import models
 from dcmh.stores.address import Address
-from dcmh.stores.base import UNFINISHED, UPDATE, Filter, Ids, Item, Skipped, Snapshot, check_model, closed_on_error
+from dcmh.stores.base import UNFINISHED, UPDATE, Item, Skipped, Snapshot, Store, check_model, closed_on_error
 from dcmh.stores.codes import CodeIndex, CountedIndex
 from dcmh.stores.fetched_vectors import FetchedVectors
 from dcmh.stores.transaction import CodeRows, Transaction
@@ -40,13 +40,11 @@ if TYPE_CHECKING:
 FORMAT = 2  # 1: without fine vectors and words
 
 
-class ServerStore(ABC):
+class ServerStore(Store):
     """The items of a collection. Threads may read; one writes.
 
-    `folder` holds what this machine keeps of the collection: fine vectors, and uploads.
+    `folder` holds what this machine keeps of the collection: fine vectors, and uploads. `open` and `building` set `model`.
     """
-
-    model: Path  # set by `open` and `building`
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -57,10 +55,8 @@ class ServerStore(ABC):
         self.snapshot: Snapshot[CountedIndex, FetchedVectors] = Snapshot({}, {}, 0, -1)
         self._changes: Transaction | None = None
         self._next = 0  # the next id, while writing
-        self._modalities: list[str] = []
-        self._bits = 0
-        self._dimensions: int | None = None
-        self._made: str | None = None  # identifies the collection, as opposed to one that replaced it
+        self._properties: dict[str, str] = {}  # for those that do not change
+        self._made: str | None = None  # a random id, which tells the collection from one that replaced it
         self._root: tuple[int, str | None] | None = None  # generation and root
 
     @classmethod
@@ -78,11 +74,11 @@ class ServerStore(ABC):
     ) -> Iterator[Self]:
         """Inside the block: a collection, created where there is none, with this process as its only writer."""
         with closed_on_error(cls(address)) as store, store.writer():
-            store.model = models.keep(model, report)
+            store.model = models.add(model, report)
             fresh = rebuild or not store.read_about()
             store.begin(read_record(store.model), rebuild=rebuild, codes=codes)
             if fresh:
-                store.keep_model(models.files_of(store.model))
+                store.upload_model(models.files_of(store.model))
             store.read()
             yield store
 
@@ -98,16 +94,16 @@ class ServerStore(ABC):
             )
         version = about.get("format", "")
         check_format(int(version) if version.isdecimal() else version, FORMAT, self.address, ModelError)
-        self._dimensions = int(about.get("fine", 0))
+        self._properties = about
         return about
 
     def find_model(self, fingerprint: str, given: Path | None = None) -> Path:
         """The folder of the collection's model: a given one, one that this machine has, or the copy on the server."""
         if given is not None:
             self._check_model(fingerprint, read_record(given))
-            return models.keep(given)
+            return models.add(given)
         folder = models.find(fingerprint)
-        if folder is None and (files := self.kept_model()) is not None:
+        if folder is None and (files := self.download_model()) is not None:
             folder = models.restore(files)
             self._check_model(fingerprint, read_record(folder))
         if folder is None:
@@ -122,11 +118,11 @@ class ServerStore(ABC):
         check_model(self.place, fingerprint, str(record["fingerprint"]), again)
 
     def begin(self, record: Mapping[str, Any], *, rebuild: bool = False, codes: str | None = None) -> None:
-        """Create the collection if it does not exist; refuse another model than it was built with. Needs `writer`."""
+        """Create the collection if it does not exist; refuse a model other than its own. Needs `writer`."""
         about = self.read_about()
         if about and rebuild:
             self.drop()
-            self._modalities, self._bits, self._dimensions, about = [], 0, None, {}
+            self._properties, about = {}, {}
         if about:
             self.read_header()
             self._check_model(about["fingerprint"], record)
@@ -159,23 +155,22 @@ class ServerStore(ABC):
 
     def modalities(self) -> list[str]:
         """The modalities in which an item can have a code."""
-        if not self._modalities:
-            self._modalities = (self.about("modalities") or "").split()
-        return self._modalities
+        return self._fixed("modalities").split()
 
     @property
     def bits(self) -> int:
         """The length of the codes."""
-        if not self._bits:
-            self._bits = int(self.about("bits") or 0)
-        return self._bits
+        return int(self._fixed("bits") or 0)
 
     @property
     def dimensions(self) -> int:
         """The length of a fine vector; 0 if the collection has none."""
-        if self._dimensions is None:
-            self._dimensions = int(self.about("fine") or 0)
-        return self._dimensions
+        return int(self._fixed("fine") or 0)
+
+    def _fixed(self, key: str) -> str:
+        """A property that does not change while the collection exists."""
+        self._properties = self._properties or self.read_about()
+        return self._properties.get(key, "")
 
     @property
     def root(self) -> Path | None:
@@ -198,7 +193,7 @@ class ServerStore(ABC):
                 self.note("root", absolute)
 
     def recall(self) -> dict[str, float] | None:
-        """What approximate searches found of the true nearest, by modality, when it was measured; None if exact."""
+        """The measured recall of approximate searches, by modality; None if searches are exact."""
         if not self.address.approximate:
             return None
         about = self.read_about()
@@ -245,7 +240,7 @@ class ServerStore(ABC):
         names, now = self.modalities(), self.snapshot
         codes = {name: len(now.indexes.get(name, ())) for name in names}
         fine = {name: len(now.fine.get(name, ())) for name in names}
-        # The note itself is a change: the sizes are those of the generation that it makes.
+        # Recording them is itself a change: the sizes are those of the generation that it makes.
         sizes = {"generation": now.generation + 1, "items": now.items, "codes": codes, "fine": fine}
         with self.writing():
             for key, value in (measured | {"sizes": json.dumps(sizes)}).items():
@@ -309,19 +304,10 @@ class ServerStore(ABC):
         assert self._changes is not None, "changes are made inside writing()"
         return self._changes
 
-    def all_modalities(self, changes: Transaction) -> list[str]:
-        """The collection's modalities and those that a change adds, which are recorded with it."""
-        known = self.modalities()
-        fresh = sorted(changes.modalities().difference(known))
-        if fresh:
-            changes.about["modalities"] = "\n".join([*known, *fresh])
-            self._modalities = []
-        return [*known, *fresh]
-
-    def code_rows(self, changes: Transaction, modalities: Sequence[str]) -> dict[str, CodeRows]:
+    def code_rows(self, changes: Transaction) -> dict[str, CodeRows]:
         """The complete rows of codes that a change writes, by modality."""
-        known = changes.recoded()
-        stored = {modality: self.codes_of(modality, known) for modality in self.modalities()} if known else {}
+        modalities, recoded = self.modalities(), changes.recoded()
+        stored = {modality: self.codes_of(modality, recoded) for modality in modalities} if recoded else {}
         return changes.code_rows(modalities, stored, bytes_of(self.bits))
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -330,16 +316,12 @@ class ServerStore(ABC):
         """The item with this name."""
         return next(iter(self.found_by("name", [name])), None)
 
-    @abstractmethod
-    def uploads(self) -> list[Item]:
-        """The items that clients of the service have added."""
-
     def with_contents(self, contents: Iterable[bytes]) -> dict[bytes, Item]:
-        """The oldest item of each of these contents, where there is one."""
-        found: dict[bytes, Item] = {}
+        """The oldest item with each of these contents; contents without an item are left out."""
+        items: dict[bytes, Item] = {}
         for item in sorted(self.found_by("content", sorted(set(contents))), key=lambda item: item.id):
-            found.setdefault(item.content or b"", item)
-        return found
+            items.setdefault(item.content or b"", item)
+        return items
 
     def codes_of(self, modality: str, ids: Iterable[int]) -> dict[int, bytes]:
         """The packed codes of some items in a modality, in one request; items without one are left out."""
@@ -371,22 +353,13 @@ class ServerStore(ABC):
 
     # -- what an engine implements ----------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def has_words(self) -> bool:
-        """Whether the words of texts and labels are indexed."""
-
-    @abstractmethod
-    def writer(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the block no other process writes the collection."""
-
     @abstractmethod
     def create(self, bits: int, modalities: Sequence[str], about: Mapping[str, str]) -> None:
         """Create an empty collection with these properties. Must be idempotent: it may have been interrupted before."""
 
     @abstractmethod
     def migrate(self) -> None:
-        """Bring a collection of an older format to this one, except for the note of it. Must be idempotent."""
+        """Bring a collection of an older format to this one; the caller records the format. Must be idempotent."""
 
     @abstractmethod
     def drop(self) -> None:
@@ -402,7 +375,7 @@ class ServerStore(ABC):
 
     @abstractmethod
     def optimise(self) -> dict[str, str]:
-        """Make searches fast after many changes. Returns what was measured, to be noted."""
+        """Make searches fast after many changes. Returns measured properties to record."""
 
     @abstractmethod
     def read_about(self) -> dict[str, str]:
@@ -410,14 +383,6 @@ class ServerStore(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
-
-    @abstractmethod
-    def items(self) -> Iterator[Item]:
-        """All items, oldest first."""
-
-    @abstractmethod
-    def get(self, ids: Iterable[int]) -> dict[int, Item]:
-        """Items by id; unknown ids are left out."""
 
     @abstractmethod
     def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
@@ -440,33 +405,13 @@ class ServerStore(ABC):
         """The number of items that have a fine vector in a modality."""
 
     @abstractmethod
-    def word_counts(self, words: Iterable[str]) -> dict[str, int]:
-        """The number of items that contain each word in their text or labels, up to COMMON."""
-
-    @abstractmethod
-    def with_word(self, word: str, among: Ids | Sequence[int] | None = None) -> Ids:
-        """The ids of the items that contain a word, ascending; with `among`, only those of these items."""
-
-    @abstractmethod
-    def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
-        """The ids of the items that pass a filter, ascending."""
-
-    @abstractmethod
-    def skipped(self) -> dict[str, Skipped]:
-        """Everything that could not be indexed, by name."""
-
-    @abstractmethod
     def index(self, modality: str) -> CodeIndex:
         """The codes of a modality, to be searched."""
 
     @abstractmethod
-    def keep_model(self, files: Mapping[str, bytes]) -> None:
-        """Keep the files of a model on the server, if it can store them."""
+    def upload_model(self, files: Mapping[str, bytes]) -> None:
+        """Store the files of a model on the server, if it can store them."""
 
     @abstractmethod
-    def kept_model(self) -> dict[str, bytes] | None:
+    def download_model(self) -> dict[str, bytes] | None:
         """The files of the model on the server, if it has them."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connections."""

@@ -18,7 +18,7 @@ class CodeRows:
     ids: NDArray[np.int64]
     packed: NDArray[np.uint8]
     alone: NDArray[np.bool_]  # the item has no code in another modality
-    gone: NDArray[np.int64]
+    deleted: NDArray[np.int64]
 
 
 @dataclass
@@ -26,7 +26,7 @@ class FineRows:
     """The fine vectors of one modality that a change writes, by id, and the ids that it deletes."""
 
     vectors: dict[int, bytes]
-    gone: list[int]
+    deleted: list[int]
 
 
 @dataclass
@@ -42,15 +42,10 @@ class Transaction:
     skipped: dict[str, Skipped | None] = field(default_factory=dict)  # None: no longer skipped
 
     def remove(self, item: int) -> None:
-        """Remove an item, also if it is new or changed."""
+        """Remove an item, even if it is new or changed."""
         self.removed.add(item)
         for written in (self.items, self.codes, self.fine):
             written.pop(item, None)
-
-    def modalities(self) -> set[str]:
-        """The modalities in which some item gets a code or a fine vector."""
-        written = (*self.codes.values(), *self.fine.values())
-        return {name for values in written for name, value in values.items() if value is not None}
 
     def recoded(self) -> list[int]:
         """The known items whose codes change, ascending."""
@@ -71,12 +66,12 @@ class Transaction:
             ids = [number for number in sorted(whole) if whole[number].get(modality) is not None]
             alone = [sum(code is not None for code in whole[number].values()) == 1 for number in ids]
             joined = b"".join(whole[number][modality] or b"" for number in ids)
-            gone = {number for number in self.recoded() if whole[number].get(modality) is None} | self.removed
+            deleted = {number for number in self.recoded() if whole[number].get(modality) is None} | self.removed
             rows[modality] = CodeRows(
                 np.array(ids, np.int64),
                 np.frombuffer(joined, np.uint8).reshape(len(ids), width),
                 np.array(alone, bool),
-                np.array(sorted(gone), np.int64),
+                np.array(sorted(deleted), np.int64),
             )
         return rows
 
@@ -84,5 +79,5 @@ class Transaction:
         """The fine vectors of a modality."""
         changed = {number: values[modality] for number, values in self.fine.items() if modality in values}
         vectors = {number: vector for number, vector in sorted(changed.items()) if vector is not None}
-        gone = {number for number in changed if number not in vectors and number < self.first_new}
-        return FineRows(vectors, sorted(gone | self.removed))
+        deleted = {number for number in changed if number not in vectors and number < self.first_new}
+        return FineRows(vectors, sorted(deleted | self.removed))

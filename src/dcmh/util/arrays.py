@@ -18,7 +18,7 @@ _TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "U8": np.uint
 def map_arrays(path: Path, blocks: BlockSums | None = None) -> dict[str, NDArray[Any]]:
     """The arrays of a safetensors file by name, memory-mapped: pages are read when they are used.
 
-    With `blocks` the file's header is checked; whoever uses an array checks it with `blocks.check`.
+    With `blocks` the file's header is checked; callers check the arrays that they use with `blocks.check`.
     """
     what = "{path} is missing or damaged ({reason})."
     with readable(path, ModelError, what=what, hint="Train again, or copy the folder again."):
@@ -52,11 +52,11 @@ def unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def rows_of(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """The rows of some ids in an ascending list, and which of them it holds; the row of one that it lacks means nothing."""
+    """The rows of some ids in an ascending list, and which of them it holds; the row of a missing one is meaningless."""
     if len(ids) and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # none is missing, as in most collections
         rows = wanted - ids[0]
         return rows, (rows >= 0) & (rows < len(ids))
     rows = np.searchsorted(ids, wanted)
-    held = rows < len(ids)
-    held[held] = ids[rows[held]] == wanted[held]
-    return rows, held
+    is_present = rows < len(ids)
+    is_present[is_present] = ids[rows[is_present]] == wanted[is_present]
+    return rows, is_present

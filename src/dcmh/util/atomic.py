@@ -5,7 +5,7 @@ folders) is synced, renamed, and then the parent folder is synced. A folder is r
 (Linux's renameat2), so it is never missing. Where the file system cannot do that, the old folder is moved aside first; if
 the process is killed in between, `recover` puts the old folder back the next time it is read or written.
 
-A draft is locked (flock) while it is written. The first write of a process in a folder removes drafts that nobody holds.
+A draft is locked (flock) while it is written. The first write of a process in a folder removes drafts that no process has locked.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def _sweep(folder: Path) -> None:
         return
     _swept.add(where)
     for entry in os.scandir(where):
-        named = _LEFTOVER.fullmatch(entry.name)
-        if named is None or (named[2] == "old" and not (Path(where) / named[1]).exists()):  # left for `recover`
+        match = _LEFTOVER.fullmatch(entry.name)
+        if match is None or (match[2] == "old" and not (Path(where) / match[1]).exists()):  # left for `recover`
             continue
         with contextlib.suppress(OSError), _locked(Path(entry)) as alone:
             if alone:
@@ -203,7 +203,7 @@ def _sweep(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file or folder itself, if nobody else does; gives whether this process has it."""
+    """Hold a lock on a file or folder itself, if no other process does; gives whether this one has it."""
     if sys.platform == "win32":
         yield False
         return
@@ -215,7 +215,7 @@ def _locked(path: Path) -> Iterator[bool]:
 
 
 def _lock(handle: int, *, wait: bool = False) -> bool:
-    """Lock an open file until it is closed or the process ends; False if another holds it, or there are no such locks."""
+    """Lock an open file until it is closed or the process ends; False if it is locked, or the system has no such locks."""
     if sys.platform == "win32":
         return False
     import fcntl

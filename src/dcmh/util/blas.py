@@ -1,4 +1,4 @@
-"""Matrix products of NumPy whose results do not depend on how many threads or rows they happen to have."""
+"""Matrix products of NumPy whose results do not depend on the number of threads or rows."""
 
 from __future__ import annotations
 

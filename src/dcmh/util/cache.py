@@ -26,8 +26,8 @@ _ENTRIES = "SELECT features.hash AS hash, value, crc32 FROM features LEFT JOIN c
 
 def home() -> Path:
     """The cache folder: $DCMH_HOME, or ~/.cache/dcmh. It need not exist yet."""
-    given = os.environ.get("DCMH_HOME")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "dcmh"
+    folder = os.environ.get("DCMH_HOME")
+    return Path(folder).expanduser() if folder else Path.home() / ".cache" / "dcmh"
 
 
 class VectorStore:
@@ -48,9 +48,9 @@ class VectorStore:
         damaged: list[bytes] = []
         with self._opened() as database:
             for start in range(0, len(keys), 500):
-                some = keys[start : start + 500]
-                marks = ",".join("?" * len(some))
-                for key, value, crc32 in database.execute(f"{_ENTRIES} WHERE hash IN ({marks})", some):
+                batch = keys[start : start + 500]
+                marks = ",".join("?" * len(batch))
+                for key, value, crc32 in database.execute(f"{_ENTRIES} WHERE hash IN ({marks})", batch):
                     if self._is_intact(key, value, crc32):
                         vectors[key] = np.frombuffer(value, self.dtype)
                     else:

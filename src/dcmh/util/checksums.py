@@ -72,16 +72,18 @@ def seal_file(path: Path) -> None:
 
 def check_sealed(data: bytes | mmap.mmap, path: Path) -> bool:
     """Check the content of a file that contains its own checksum; False if it contains none, as those of older versions."""
-    found = _SEAL.search(data)
-    if found is None:
+    match = _SEAL.search(data)
+    if match is None:
         if _TRACE.search(data):
             raise DamagedError(f"{path} is damaged: its checksum is not readable.", which=path)
         return False
     digest = hashlib.sha256()
-    start, stop = found.span(1)
-    for block in (data[:start], b"0" * 64, data[stop:]) if isinstance(data, bytes) else _blocks(data, start, stop):
-        digest.update(block)
-    if digest.hexdigest().encode() != found[1]:
+    start, stop = match.span(1)
+    with memoryview(data) as content:  # without a copy: a mapped file may be large
+        digest.update(content[:start])
+        digest.update(b"0" * 64)
+        digest.update(content[stop:])
+    if digest.hexdigest().encode() != match[1]:
         raise mismatch(path)
     return True
 
@@ -92,14 +94,6 @@ def check_sealed_file(path: Path) -> bool:
         return False
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return check_sealed(content, path)
-
-
-def _blocks(data: mmap.mmap, start: int, stop: int) -> Any:
-    """The content of a mapped file in pieces, with zeros from start to stop."""
-    yield data[:start]
-    yield b"0" * (stop - start)
-    for position in range(stop, len(data), 1 << 20):
-        yield data[position : position + (1 << 20)]
 
 
 def read_sealed_json(path: Path) -> dict[str, Any]:
@@ -172,7 +166,7 @@ def check_content(data: bytes, path: Path) -> None:
 
 
 def read_checked_text(path: Path) -> str:
-    """The same for UTF-8 text."""
+    """`read_checked` for UTF-8 text."""
     return read_checked(path).decode("utf-8")
 
 
@@ -209,7 +203,7 @@ class BlockSums:
 
     @classmethod
     def of(cls, path: Path) -> BlockSums | None:
-        """Those of a file whose folder has a manifest; None if that lists no block checksums."""
+        """The block checksums of a file, if the manifest of its folder lists them."""
         sums = path.name + SUMS
         if sums not in (read_manifest(path.parent) or {}):
             return None

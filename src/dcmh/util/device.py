@@ -25,9 +25,9 @@ def resolve(name: str = "auto") -> torch.device:
     except RuntimeError as error:
         raise DeviceError(f"There is no device {name!r}. Use --device auto, cpu, or cuda.") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        seen = f"sees {torch.cuda.device_count()}" if torch.cuda.is_available() else "sees no CUDA device"
+        devices = f"sees {torch.cuda.device_count()}" if torch.cuda.is_available() else "sees no CUDA device"
         raise DeviceError(
-            f"--device {name}: PyTorch {seen} (torch {torch.__version__}). Use --device cpu, or install a CUDA build."
+            f"--device {name}: PyTorch {devices} (torch {torch.__version__}). Use --device cpu, or install a CUDA build."
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError("--device mps: this machine has no Apple GPU that PyTorch can use. Use --device cpu.")

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
 MAX_JSON = 1 << 30  # bytes: a split of ten million items
 MAX_TOML = 1 << 24
-_parsing = (
-    threading.Lock()
-)  # NumPy parses headers as Python, which CPython 3.11 cannot do in two threads at once (gh-106905)
-# What parsing a damaged file, or taking its content for what it should be, can raise.
+# NumPy parses headers as Python, which CPython 3.11 cannot do in two threads at once (gh-106905).
+_parsing = threading.Lock()
+# What can be raised by parsing a damaged file, or by relying on its content.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -46,9 +45,9 @@ UNREADABLE = (
 def readable(
     path: Path, kind: type[DCMHError] = DataError, *, what: str = "{path} is damaged ({reason}).", hint: str
 ) -> Iterator[None]:
-    """Inside the block, whatever goes wrong with a file is an error of this kind. In `what`, {path} and {reason} are filled in.
+    """Inside the block, whatever goes wrong with a file becomes an error of this kind; errors of dcmh pass as they are.
 
-    Errors of dcmh pass as they are.
+    {path} and {reason} in `what` are filled in.
     """
     try:
         yield

@@ -10,12 +10,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
-ASKING = 10.0  # seconds: a user is waiting
-LOADING = 180.0  # seconds: Milvus takes a minute to come back after a crash
+QUERY_PATIENCE = 10.0  # seconds; a user is waiting
+LOAD_PATIENCE = 180.0  # seconds; Milvus takes a minute to come back after a crash
 
 
 def retry(work: Callable[[int], T], seconds: float, is_transient: Callable[[Exception], bool]) -> T:
-    """Call `work(attempt)` until it returns, for at most some seconds. Errors that are not transient are raised at once."""
+    """Call `work(attempt)` until it returns, for up to `seconds`. Errors that are not transient are raised at once."""
     end, wait, attempt = time.monotonic() + seconds, FIRST_WAIT, 0
     while True:
         try:

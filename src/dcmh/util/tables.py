@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dcmh.errors import needs
@@ -22,6 +24,13 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         parts = [cell.rjust(width[i]) if right[i] else cell.ljust(width[i]) for i, cell in enumerate(row)]
         lines.append("  ".join(parts).rstrip())
     return "\n".join(lines)
+
+
+def csv_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as CSV, without a line break at its end."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue().removesuffix("\n")
 
 
 class Markup(str):

@@ -152,7 +152,7 @@ _OF_HALVES = {plural: word for word, plural in HALVES.items()}
 
 
 def plural_form(word: str) -> str | None:
-    """What `_stem` makes of the plural of a word where it is not that word, or the other way round: cookies is cooky.
+    """The form that `_stem` gives the plural of a word if it differs from the word, or vice versa: cookies becomes cooky.
 
     Indexes hold such words, so a query looks for both.
     """
@@ -230,11 +230,11 @@ class BagOfWords:
             if text is not None:
                 occurrences.update(set(self._words(text)))
                 documents += 1
-        kept = [(word, count) for word, count in occurrences.items() if count >= self.min_count]
-        kept.sort(key=lambda pair: (-pair[1], pair[0]))
-        if not kept:
+        pairs = [(word, count) for word, count in occurrences.items() if count >= self.min_count]
+        pairs.sort(key=lambda pair: (-pair[1], pair[0]))
+        if not pairs:
             raise DataError(_why_empty(occurrences, documents, self.min_count))
-        self._set(kept[: self.max_words], documents)
+        self._set(pairs[: self.max_words], documents)
         return self
 
     def transform(self, texts: Iterable[str | None]) -> NDArray[np.float32]:

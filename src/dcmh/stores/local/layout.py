@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Any
 from dcmh import __version__
 from dcmh.errors import BusyError, ModelError, ModelMismatch, StorageError
 from dcmh.methods import folder as model_folder
+from dcmh.stores import models
 from dcmh.stores.base import UNFINISHED, UPDATE, UPGRADING, UPLOADS, check_model
-from dcmh.stores.local.catalogue import Catalogue, drop_journal
+from dcmh.stores.local.catalogue import Catalogue
+from dcmh.stores.local.database import drop_journal
 from dcmh.util import checksums
-from dcmh.util.atomic import make_folder, storage_errors, sync_folder, sync_tree, whole_folder, write_text
+from dcmh.util.atomic import make_folder, recover, storage_errors, sync_folder, sync_tree, whole_folder, write_text
 from dcmh.util.formats import check_format, check_types, parse_object, readable
 from dcmh.util.locks import locked
 
@@ -86,18 +88,18 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 def write_header(folder: Path, **record: Any) -> None:
     """Write index.json, replacing it atomically."""
-    whole = {"kind": KIND, "format": FORMAT, "version": __version__, **record}
-    write_text(folder / HEADER, checksums.sealed_json(whole, indent=1, ensure_ascii=False))
+    header = {"kind": KIND, "format": FORMAT, "version": __version__, **record}
+    write_text(folder / HEADER, checksums.sealed_json(header, indent=1, ensure_ascii=False))
 
 
 @contextlib.contextmanager
 def writer(folder: Path) -> Iterator[None]:
     """Inside the block this process is the only writer of the folder, which is created if it does not exist."""
-    with contextlib.ExitStack() as held:
-        held.enter_context(storage_errors(folder))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(storage_errors(folder))
         try:
             make_folder(folder)
-            alone = held.enter_context(locked(folder / LOCK))
+            alone = stack.enter_context(locked(folder / LOCK))
         except PermissionError as error:
             raise StorageError(
                 f"Cannot write to {folder} ({error.strerror}).",
@@ -121,29 +123,39 @@ def begin(
 ) -> Path:
     """Create an empty index where there is none, or with `rebuild`; otherwise check model and codes. Needs `writer`.
 
-    With `upgrade`, another model is not refused: an index with the same items and without codes is created.
-    Returns the folder of its files: of an index that will replace one, a folder inside, which `switch` puts in its place.
+    With `upgrade`, another model is accepted: an index with the same items, but without codes, is created.
+    Returns the folder of its files. For an index that will replace another, it is inside that one, and `switch` moves its
+    files into place.
     A folder without index.json is one whose creation was interrupted; it is created again.
     """
     finish_switch(folder)
     _sweep(folder)
     if is_index(folder) and not rebuild:
-        header = read_header(folder)
-        with _fingerprint(folder, model) as given:
-            upgrade = upgrade and header["fingerprint"] != given
-            if not upgrade:
-                check_model(folder, header["fingerprint"], given)
-        with contextlib.closing(Catalogue(folder / CATALOGUE)) as catalogue:
-            existing = catalogue.about("codes") or "each"
-        if codes not in (None, existing):
-            raise ModelMismatch(
-                f"{folder} was built with codes {existing!r}, not {codes!r}.", hint="Rebuild it with --rebuild."
-            )
+        was, given = read_header(folder)["fingerprint"], _fingerprint(folder, model)
+        upgrade = upgrade and was != given
+        if not upgrade:
+            check_model(folder, was, given)
+        codes = _check_codes(folder, codes)
         if not upgrade:
             return folder
-        codes = existing
     else:
         upgrade = False
+    return _create(folder, model, upgrade=upgrade, report=report, codes=codes or "each")
+
+
+def _check_codes(folder: Path, codes: str | None) -> str:
+    """Refuse codes other than those of the index, which are returned."""
+    with contextlib.closing(Catalogue(folder / CATALOGUE)) as catalogue:
+        existing = catalogue.about("codes") or "each"
+    if codes not in (None, existing):
+        raise ModelMismatch(
+            f"{folder} was built with codes {existing!r}, not {codes!r}.", hint="Rebuild it with --rebuild."
+        )
+    return existing
+
+
+def _create(folder: Path, model: Hasher | Path, *, upgrade: bool, report: str | None, codes: str) -> Path:
+    """Create an empty index, inside the one that it will replace if there is one; with `upgrade`, with its items."""
     replaced = folder
     if is_index(folder):
         folder = folder / REBUILD
@@ -154,7 +166,7 @@ def begin(
     _keep_model(folder, model, report)
     record = model_folder.read_record(folder / MODEL)
     model_folder.read_weights(folder / MODEL)  # complete, and consistent with its fingerprint
-    about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"]), "codes": codes or "each"}
+    about = {"fingerprint": record["fingerprint"], "bits": str(record["bits"]), "codes": codes}
     if upgrade:
         Catalogue.create_from(replaced / CATALOGUE, folder / CATALOGUE, about | {UPDATE: UPGRADING})
     else:
@@ -244,29 +256,25 @@ def skipped_checksum(folder: Path) -> dict[str, Any] | None:
 
 
 def _keep_model(folder: Path, model: Hasher | Path, report: str | None) -> None:
-    kept = folder / MODEL
+    copy = folder / MODEL
     if not isinstance(model, Path):
-        model.save(kept, extra={} if report is None else {model_folder.REPORT: report})
+        model.save(copy, extra={} if report is None else {model_folder.REPORT: report})
         return
     model_folder.read_record(model)
-    if kept.exists() and model.resolve() == kept.resolve():
+    if copy.exists() and model.resolve() == copy.resolve():
         return
-    with whole_folder(kept) as draft:
-        for file in model.iterdir():
-            if file.is_file() and not file.name.startswith("."):
-                shutil.copyfile(file, draft / file.name)
+    with whole_folder(copy) as draft:
+        models.copy_files(model, draft)
 
 
-@contextlib.contextmanager
-def _fingerprint(folder: Path, model: Hasher | Path) -> Iterator[str]:
+def _fingerprint(folder: Path, model: Hasher | Path) -> str:
     """The fingerprint of a model. A model in memory has to be written to have one."""
     if isinstance(model, Path):
-        yield str(model_folder.read_record(model)["fingerprint"])
-        return
+        return str(model_folder.read_record(model)["fingerprint"])
     draft = folder / ".fingerprint.part"
     model.save(draft)
     try:
-        yield str(model_folder.read_record(draft)["fingerprint"])
+        return str(model_folder.read_record(draft)["fingerprint"])
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -277,11 +285,9 @@ def _is_draft(name: str) -> bool:
 
 def _sweep(folder: Path) -> None:
     """Remove drafts left by a killed process, and restore a model that was being replaced."""
+    recover(folder / MODEL)
     for entry in folder.iterdir():
         if _is_draft(entry.name):
-            was = entry / "was"
-            if entry.name.endswith(".old") and was.is_dir() and not (folder / MODEL).exists():
-                os.replace(was, folder / MODEL)
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcmh import codes
 from dcmh.data.dataset import JOINT
@@ -19,7 +18,7 @@ from dcmh.errors import BusyError, DamagedError, ModelError, ModelMismatch
 from dcmh.index import HammingIndex
 from dcmh.index.fine import FineIndex
 from dcmh.methods.folder import read_record
-from dcmh.stores.base import Ids, Snapshot, check_model, closed_on_error
+from dcmh.stores.base import Snapshot, Store, check_model, closed_on_error, stacked
 from dcmh.stores.local import layout
 from dcmh.stores.local.catalogue import Catalogue
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class LocalStore(Catalogue):
+class LocalStore(Catalogue, Store):
     """The store in a folder. The catalogue is the source of truth; codes/ is derived from it and rebuilt when stale."""
 
     def __init__(self, folder: Path, files: Path | None = None) -> None:
@@ -37,6 +36,7 @@ class LocalStore(Catalogue):
         super().__init__(self.files / layout.CATALOGUE)
         self.folder = folder
         self.where = folder
+        self.place = str(folder)
         self.model = self.files / layout.MODEL
         self.record = read_record(self.model)
         self.bits = int(self.record["bits"])
@@ -47,7 +47,7 @@ class LocalStore(Catalogue):
 
     @classmethod
     def open(cls, folder: Path, model: Path | None = None) -> Self:
-        """Open an index folder; another model than it was built with is refused."""
+        """Open an index folder; a model other than its own is refused."""
         while True:
             layout.await_switch(folder)
             before = layout.identity(folder)
@@ -64,8 +64,8 @@ class LocalStore(Catalogue):
     @classmethod
     def _open(cls, folder: Path, model: Path | None) -> Self:
         built_with = layout.read_header(folder)["fingerprint"]
-        for given in (folder / layout.MODEL,) if model is None else (model, folder / layout.MODEL):
-            check_model(folder, built_with, str(read_record(given)["fingerprint"]))
+        for used in (folder / layout.MODEL,) if model is None else (model, folder / layout.MODEL):
+            check_model(folder, built_with, str(read_record(used)["fingerprint"]))
         with closed_on_error(cls(folder)) as store:
             store.read()
             if not store._is_saved():  # the writer was killed, or has not saved yet
@@ -105,11 +105,6 @@ class LocalStore(Catalogue):
         self.files = self.folder
         self.model = self.files / layout.MODEL
         self._connect(self.files / layout.CATALOGUE)
-
-    @property
-    def place(self) -> str:
-        """The folder of the index."""
-        return str(self.folder)
 
     @property
     def root(self) -> Path | None:
@@ -190,16 +185,16 @@ class LocalStore(Catalogue):
         self._publish(indexes, fine, generation)
 
     def _read_changed(self, ids: list[int]) -> None:
-        """Bring some items up to date. Searches that are running keep the indexes they started with, or lose gone items."""
+        """Bring some items up to date. Running searches keep the indexes they started with, or lose removed items."""
         indexes, fine = dict(self.snapshot.indexes), dict(self.snapshot.fine)
         every = np.array(ids, np.int64)
         for modality in self._modalities:
-            vectors = _stacked(self.fine_of(modality, ids))
             if modality in fine:
                 fine[modality] = fine[modality].without(every)
-            if len(vectors[0]):
-                empty = FineIndex.of(vectors[0][:0], vectors[1][:0])
-                fine[modality] = fine.get(modality, empty).with_items(*vectors)
+            if vectors := self.fine_of(modality, ids):
+                numbers, stack = stacked(vectors, len(next(iter(vectors.values()))))
+                empty = FineIndex.of(numbers[:0], stack[:0])
+                fine[modality] = fine.get(modality, empty).with_items(numbers, stack)
         # Fine vectors first: an item without a code is left out of the hits, one without a fine vector is ranked last.
         self.snapshot = Snapshot(self.snapshot.indexes, fine, self.snapshot.items, self.snapshot.generation)
         for modality in self._modalities:
@@ -225,7 +220,7 @@ class LocalStore(Catalogue):
         )
 
     def settle(self, skipped: Sequence[tuple[str, str]] | None = None) -> None:
-        """Write codes and fine vectors to be mapped, then index.json, which says of which generation they are."""
+        """Write codes and fine vectors to be mapped, then index.json, which records their generation."""
         if skipped is not None:
             layout.write_skipped(self.files, skipped)
             listed = layout.skipped_checksum(self.files)
@@ -293,10 +288,3 @@ class LocalStore(Catalogue):
         index = HammingIndex(self.bits)
         index.add(*self.codes(modality, codes.bytes_of(self.bits)))
         return index
-
-
-def _stacked(vectors: dict[int, bytes]) -> tuple[Ids, NDArray[np.int8]]:
-    """Ids, ascending, and vectors (n, dimensions)."""
-    ids = np.array(sorted(vectors), np.int64)
-    joined = b"".join(vectors[number] for number in ids.tolist())
-    return ids, np.frombuffer(joined, np.int8).reshape(len(ids), -1 if len(ids) else 0)

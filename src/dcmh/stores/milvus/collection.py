@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from dcmh.codes import bytes_of
 from dcmh.errors import EngineError, ModelMismatch
 from dcmh.stores.codes import Packed
-from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, BUILD_SECONDS, Milvus
-from dcmh.util.retry import ASKING, LOADING
+from dcmh.stores.milvus.connection import ANSWER_SECONDS, BATCH, BUILD_SECONDS, MAX_ROWS, Milvus
+from dcmh.util.retry import LOAD_PATIENCE, QUERY_PATIENCE
 
 LISTS = 1024  # of BIN_IVF_FLAT
-FEW = 10_000  # rows that are searched quickly, indexed or not
+SMALL_COLLECTION = 10_000  # rows that are searched quickly, indexed or not
 HAND_OVER_SECONDS = 60.0
-NO_VECTOR = bytes(1)  # Milvus wants a vector in every collection
+NO_VECTOR = bytes(1)  # Milvus requires a vector in every collection
 
 
 class Collection:
@@ -50,10 +50,10 @@ class Collection:
 
     def _check(self, client: Any) -> None:
         fields = client.describe_collection(self.name, timeout=ANSWER_SECONDS)["fields"]
-        found = next((field["params"]["dim"] for field in fields if field["name"] == "code"), None)
-        if found is None or int(found) != 8 * bytes_of(self.bits):
+        dimension = next((field["params"]["dim"] for field in fields if field["name"] == "code"), None)
+        if dimension is None or int(dimension) != 8 * bytes_of(self.bits):
             raise ModelMismatch(
-                f"{self.server.address} holds codes of {found} bits, not of {self.bits}.",
+                f"{self.server.address} holds codes of {dimension} bits, not of {self.bits}.",
                 hint="Use the model it was made with, or another collection.",
             )
         index = client.describe_index(self.name, "code", timeout=ANSWER_SECONDS) or {}
@@ -79,23 +79,24 @@ class Collection:
             self._check(client)
 
         self._flush()
-        self.server.call(build, patience=LOADING)
+        self.server.call(build, patience=LOAD_PATIENCE)
         self._wait_for_index()
 
     def _flush(self) -> None:
-        self.server.call(lambda client, _: client.flush(self.name, timeout=600.0), patience=LOADING)
+        self.server.call(lambda client, _: client.flush(self.name, timeout=600.0), patience=LOAD_PATIENCE)
 
     def _wait_for_index(self) -> None:
         end = time.monotonic() + BUILD_SECONDS
         while time.monotonic() < end:
             index = self.server.call(
-                lambda client, _: client.describe_index(self.name, "code", timeout=ANSWER_SECONDS), patience=LOADING
+                lambda client, _: client.describe_index(self.name, "code", timeout=ANSWER_SECONDS),
+                patience=LOAD_PATIENCE,
             )
             if not index.get("pending_index_rows") and index.get("state") != "InProgress":
                 break
             time.sleep(0.2)
         count = self.count()
-        if count > FEW:
+        if count > SMALL_COLLECTION:
             self._wait_for_hand_over(count)
 
     def _wait_for_hand_over(self, count: int) -> None:
@@ -103,7 +104,7 @@ class Collection:
         end = time.monotonic() + HAND_OVER_SECONDS
         while time.monotonic() < end:
             segments = self.server.call(
-                lambda client, _: client.list_loaded_segments(self.name, timeout=ANSWER_SECONDS), patience=LOADING
+                lambda client, _: client.list_loaded_segments(self.name, timeout=ANSWER_SECONDS), patience=LOAD_PATIENCE
             )
             if sum(segment.num_rows for segment in segments if "Sealed" in str(segment.state)) >= count:
                 return
@@ -121,7 +122,7 @@ class Collection:
         fields: list[str],
         *,
         limit: int | None = None,
-        patience: float = ASKING,
+        patience: float = QUERY_PATIENCE,
         level: str = "Strong",
     ) -> list[dict[str, Any]]:
         """The rows that pass a filter, in no order."""
@@ -143,21 +144,23 @@ class Collection:
         """All rows, by ascending id."""
         after = ""
         while True:
-            rows = self.query(after, fields, limit=AT_ONCE)
+            rows = self.query(after, fields, limit=MAX_ROWS)
             rows.sort(key=lambda row: int(row["id"]))
             yield from rows
-            if len(rows) < AT_ONCE:
+            if len(rows) < MAX_ROWS:
                 return
             after = f"id > {rows[-1]['id']}"
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of the ids exist."""
-        found = []
-        if len(ids) and not self.query(f"id >= {ids.min()} and id <= {ids.max()}", ["id"], limit=1, patience=LOADING):
+        known_ids = []
+        if len(ids) and not self.query(
+            f"id >= {ids.min()} and id <= {ids.max()}", ["id"], limit=1, patience=LOAD_PATIENCE
+        ):
             return np.empty(0, np.int64)
         for block in blocks(ids, BATCH):
-            found += [row["id"] for row in self.query(f"id in {block.tolist()}", ["id"], patience=LOADING)]
-        return np.unique(np.array(found, np.int64))
+            known_ids += [row["id"] for row in self.query(f"id in {block.tolist()}", ["id"], patience=LOAD_PATIENCE)]
+        return np.unique(np.array(known_ids, np.int64))
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class Collection:
             way = client.upsert if attempt else client.insert
             return way(self.name, rows, timeout=ANSWER_SECONDS)
 
-        self.server.call(insert, patience=LOADING)
+        self.server.call(insert, patience=LOAD_PATIENCE)
 
     def upsert(self, ids: NDArray[np.int64], packed: Packed, alone: NDArray[np.bool_]) -> None:
         """Write rows, replacing those with the same ids."""
@@ -202,12 +205,13 @@ class Collection:
 
     def remove_from(self, first: int) -> None:
         """Remove every row whose id is at least `first`, left by an interrupted writer."""
-        while rows := self.query(f"id >= {first}", ["id"], limit=AT_ONCE, patience=LOADING):
+        while rows := self.query(f"id >= {first}", ["id"], limit=MAX_ROWS, patience=LOAD_PATIENCE):
             self.delete([row["id"] for row in rows])
 
     def _send(self, method: str, **arguments: Any) -> None:
         self.server.call(
-            lambda client, _: getattr(client, method)(self.name, timeout=ANSWER_SECONDS, **arguments), patience=LOADING
+            lambda client, _: getattr(client, method)(self.name, timeout=ANSWER_SECONDS, **arguments),
+            patience=LOAD_PATIENCE,
         )
 
     def _batches(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcmh.errors import EngineError, needs
 from dcmh.stores.address import Address
-from dcmh.util.retry import ASKING, retry
+from dcmh.util.retry import QUERY_PATIENCE, retry
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -20,7 +20,7 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 BUILD_SECONDS = 24 * 3600.0
-AT_ONCE = 16_384  # maximum number of rows that one search or query returns
+MAX_ROWS = 16_384  # maximum number of rows that one search or query returns
 BATCH = 5_000  # rows in an insert: more time out
 
 
@@ -45,7 +45,7 @@ class Milvus:
         if client is not None:
             client.close()
 
-    def call(self, work: Callable[[Any, int], T], *, patience: float = ASKING) -> T:
+    def call(self, work: Callable[[Any, int], T], *, patience: float = QUERY_PATIENCE) -> T:
         """Return `work(client, attempt)`. It must be idempotent: a call that failed may have arrived."""
         patience = self.address.patience if self.address.patience is not None else patience
 

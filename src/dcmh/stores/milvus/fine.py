@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dcmh.stores.milvus.collection import NO_VECTOR, Collection, blocks
 from dcmh.stores.milvus.connection import BATCH, Milvus
 
-SPAN = 100_000  # ids that one query reads: 20 to 40 MB
-LONGEST = 2_048  # characters of a vector
+IDS_PER_QUERY = 100_000  # ids that one query reads: 20 to 40 MB
+MAX_CHARACTERS = 2_048  # characters of a vector
 
 
 class FineCollection(Collection):
@@ -36,17 +36,17 @@ class FineCollection(Collection):
     def load(self, ids: NDArray[np.int64], vectors: NDArray[np.int8]) -> None:
         """Insert vectors (n, dimensions) under new ids."""
         for start in range(0, len(ids), BATCH):
-            some = [b64encode(vector).decode() for vector in vectors[start : start + BATCH]]
+            texts = [b64encode(vector).decode() for vector in vectors[start : start + BATCH]]
             numbers = ids[start : start + BATCH].tolist()
-            self._insert([{"id": n, "code": NO_VECTOR, "fine": text} for n, text in zip(numbers, some, strict=True)])
+            self._insert([{"id": n, "code": NO_VECTOR, "fine": text} for n, text in zip(numbers, texts, strict=True)])
 
     def some(self, ids: Sequence[int], level: str) -> dict[int, bytes]:
         """The vectors of some items, at a level of consistency."""
-        found: dict[int, bytes] = {}
+        vectors: dict[int, bytes] = {}
         for block in blocks(np.array(ids, np.int64), BATCH):
             for row in self.query(f"id in {block.tolist()}", ["id", "fine"], level=level):
-                found[row["id"]] = b64decode(row["fine"])
-        return found
+                vectors[row["id"]] = b64decode(row["fine"])
+        return vectors
 
     def all_below(self, end: int) -> tuple[NDArray[np.int64], bytes]:
         """Ids, ascending, and joined vectors of all items with smaller ids.
@@ -54,8 +54,8 @@ class FineCollection(Collection):
         By ranges of ids: pages would be limited to 16,384 rows, and each waits for Milvus' next time tick.
         """
         rows: list[tuple[int, bytes]] = []
-        for start in range(0, end, SPAN):
-            text = f"id >= {start} and id < {min(end, start + SPAN)}"
+        for start in range(0, end, IDS_PER_QUERY):
+            text = f"id >= {start} and id < {min(end, start + IDS_PER_QUERY)}"
             rows += sorted((row["id"], b64decode(row["fine"])) for row in self.query(text, ["id", "fine"]))
         return np.array([number for number, _ in rows], np.int64), b"".join(vector for _, vector in rows)
 
@@ -63,4 +63,4 @@ class FineCollection(Collection):
 def _fields(schema: Any) -> None:
     from pymilvus import DataType
 
-    schema.add_field("fine", DataType.VARCHAR, max_length=LONGEST)
+    schema.add_field("fine", DataType.VARCHAR, max_length=MAX_CHARACTERS)

@@ -6,22 +6,22 @@ BIN_FLAT compares every code, so results are exact. BIN_IVF_FLAT is for approxim
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import check_bits
-from dcmh.index.protocol import Results, as_ids, at_least, is_id, refuse_known, refuse_missing
+from dcmh.index.protocol import Results, as_ids, refuse_known, refuse_missing
 from dcmh.stores.address import Address, parse
-from dcmh.stores.codes import Packed, as_packed, in_order, measure_recall, new_items, results_of
+from dcmh.stores.codes import CodeIndex, Method, Packed, new_items, results_of
 from dcmh.stores.milvus.collection import LISTS, Collection, blocks
-from dcmh.stores.milvus.connection import AT_ONCE, BATCH, Milvus
+from dcmh.stores.milvus.connection import BATCH, MAX_ROWS, Milvus
 from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.search import Search
 
 
-class MilvusIndex:
+class MilvusIndex(CodeIndex):
     """Codes of `bits` bits in a collection. Threads may share it; one process at a time may add.
 
     Parameters
@@ -63,35 +63,23 @@ class MilvusIndex:
     def __repr__(self) -> str:
         return f"MilvusIndex({str(self.server.address)!r}, bits={self.bits}, collection={self.collection!r})"
 
-    def __contains__(self, item: object) -> bool:
-        return is_id(item) and bool(self._codes.query(f"id in [{int(item)}]", ["id"], level=self.consistency))
-
     @property
     def kind(self) -> str:
         """How Milvus indexes the codes: BIN_FLAT or BIN_IVF_FLAT."""
         return self._codes.kind
 
     @property
-    def count(self) -> int:
-        """The number of items."""
-        return len(self)
-
-    @property
     def ids(self) -> NDArray[np.int64]:
         """All ids, ascending."""
         return np.array([row["id"] for row in self._codes.pages(["id"])], np.int64)
 
-    def codes(self, ids: ArrayLike) -> Packed:
-        """The packed codes of some items, in this order."""
-        return in_order(self.codes_by_id(ids), ids, self.bits)
-
     def codes_by_id(self, ids: ArrayLike, *, level: str | None = None) -> dict[int, bytes]:
         """The packed codes of some items by id, unknown ids left out; by default with the consistency of searches."""
-        found: dict[int, bytes] = {}
+        packed: dict[int, bytes] = {}
         for block in blocks(np.unique(as_ids(ids)), BATCH):
             for row in self._codes.query(f"id in {block.tolist()}", ["id", "code"], level=level or self.consistency):
-                found[row["id"]] = row["code"][0] if isinstance(row["code"], list) else bytes(row["code"])
-        return found
+                packed[row["id"]] = row["code"][0] if isinstance(row["code"], list) else bytes(row["code"])
+        return packed
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
@@ -120,7 +108,7 @@ class MilvusIndex:
         if not len(new):
             return 0
         fresh = ~np.isin(new, self._codes.known(new))
-        if fine is not None:  # first: an item whose code is there is complete
+        if fine is not None:  # first, so that every item with a code is complete
             self._load_fine(new[fresh], fine[fresh])
         self._codes.insert(new[fresh], packed[fresh], None if alone is None else alone[fresh], progress)
         return int(np.count_nonzero(fresh))
@@ -160,26 +148,14 @@ class MilvusIndex:
         """Index by BIN_IVF_FLAT, which `search(..., method="approximate")` uses; exact searches look at all its lists."""
         self._codes.index_by("BIN_IVF_FLAT", {"nlist": int(lists)})
 
-    def recall(self, *, k: int = 10, sample: int = 100) -> float:
-        """The share of true nearest items that the approximate search finds, measured on codes of the collection."""
-        ids = [row["id"] for row in self._codes.query("id >= 0", ["id"], limit=AT_ONCE)]
-        step = max(1, len(ids) // sample)
-        return measure_recall(self, self.codes(ids[::step][:sample]), k)
-
     # -- searching --------------------------------------------------------------------------------------------------
 
-    def search(
-        self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
-    ) -> Results:
-        """The k nearest items of each query, or all items if there are fewer.
-
-        `allowed` as in `Index`, or "alone": items that have no code in another collection of the index.
-        """
-        queries, k = as_packed(codes, self.bits, "Query codes"), at_least(k, 1, "k")
+    def _search(self, queries: Packed, k: int, allowed: Any, method: Method) -> Results:
         return results_of(Search(self._codes, self.consistency, method).nearest(queries, k, allowed))
 
-    def within(self, codes: Packed, radius: int, *, allowed: Any = None) -> Results:
-        """All items at most `radius` bits away from each query."""
-        queries = as_packed(codes, self.bits, "Query codes")
-        radius = min(at_least(radius, 0, "radius"), self.bits)
+    def _within(self, queries: Packed, radius: int, allowed: Any) -> Results:
         return results_of(Search(self._codes, self.consistency).within(queries, radius, allowed))
+
+    def _sample(self, size: int) -> list[int]:
+        ids = [row["id"] for row in self._codes.query("id >= 0", ["id"], limit=MAX_ROWS)]
+        return ids[:: max(1, len(ids) // size)][:size]

@@ -1,6 +1,6 @@
 """Searching a collection in Milvus: complete results, with ties in the order of ids.
 
-Milvus returns an arbitrary choice of the items at the last distance, and at most AT_ONCE rows. So a search requests some more
+Milvus returns an arbitrary choice of the items at the last distance, and at most MAX_ROWS rows. So a search requests some more
 than k; if all of the last ones tie, or there are more rows than it returns, it is repeated by ranges of ids.
 """
 
@@ -13,11 +13,11 @@ import numpy as np
 
 from dcmh.stores.codes import ALONE, Found, Packed, chosen_ids
 from dcmh.stores.milvus.collection import Collection, blocks
-from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE
+from dcmh.stores.milvus.connection import ANSWER_SECONDS, MAX_ROWS
 
 QUERIES_AT_ONCE = 64
 IDS_AT_ONCE = 10_000  # in a filter
-SPARE = 100  # hits beyond k: mostly enough to include all that tie with the last
+EXTRA_HITS = 100  # beyond k: usually enough to include all that tie with the last
 EFFORT = 64  # lists that an approximate search reads
 
 
@@ -34,8 +34,8 @@ class Search:
         found: list[Found] = [[] for _ in queries]
         for text in _filters(allowed):
             for start in range(0, len(queries), QUERIES_AT_ONCE):
-                some = queries[start : start + QUERIES_AT_ONCE]
-                for row, hits in enumerate(self._nearest(some, k, text), start):
+                batch = queries[start : start + QUERIES_AT_ONCE]
+                for row, hits in enumerate(self._nearest(batch, k, text), start):
                     found[row] = sorted([*found[row], *hits], key=_by_distance)[:k]
         return found
 
@@ -48,8 +48,8 @@ class Search:
         ]
 
     def _nearest(self, queries: Packed, k: int, text: str) -> Iterator[Found]:
-        limit = min(AT_ONCE, k + SPARE)
-        if 2 * k > AT_ONCE:
+        limit = min(MAX_ROWS, k + EXTRA_HITS)
+        if 2 * k > MAX_ROWS:
             for query in queries:
                 yield self._near(query, self.collection.bits, text)[:k]
             return
@@ -66,15 +66,15 @@ class Search:
         bound: int | None = None
         while True:
             limited = text if bound is None else _both(text, f"id <= {bound}")
-            hits = self._request(query[None], AT_ONCE, limited, distance, least=distance)[0]
-            if len(hits) < AT_ONCE:
+            hits = self._request(query[None], MAX_ROWS, limited, distance, least=distance)[0]
+            if len(hits) < MAX_ROWS:
                 return hits[:count]
             bound = hits[max(count, len(hits) // 2) - 1][0]
 
     def _near(self, query: Packed, radius: int, text: str) -> Found:
         """All hits. If there are more than one response holds, the range of ids is split in two, recursively."""
-        hits = self._request(query[None], AT_ONCE, text, radius)[0]
-        if len(hits) < AT_ONCE:
+        hits = self._request(query[None], MAX_ROWS, text, radius)[0]
+        if len(hits) < MAX_ROWS:
             return hits
         middle = int(np.median([number for number, _ in hits]))
         low = self._near(query, radius, _both(text, f"id <= {middle}"))

@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from dcmh.errors import BusyError, DataError, ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import UPLOADED, Filter, Ids, Item, Skipped, was_uploaded
-from dcmh.stores.milvus.collection import FEW, NO_VECTOR, Collection, make_collection
-from dcmh.stores.milvus.connection import ANSWER_SECONDS, AT_ONCE, BATCH, Milvus
+from dcmh.stores.milvus.collection import NO_VECTOR, SMALL_COLLECTION, Collection, make_collection
+from dcmh.stores.milvus.connection import ANSWER_SECONDS, BATCH, MAX_ROWS, Milvus
 from dcmh.stores.milvus.fine import FineCollection
 from dcmh.stores.milvus.index import MilvusIndex
 from dcmh.stores.server import ServerStore
 from dcmh.stores.transaction import Transaction
-from dcmh.util.retry import LOADING
+from dcmh.util.retry import LOAD_PATIENCE
 
 ABOUT = -1
-LONGEST = 60_000  # bytes of what Milvus keeps of an item
-NAME = 1_000
+RECORD_BYTES = 60_000  # bytes of what Milvus keeps of an item
+NAME_CHARACTERS = 1_000
 LEASE_SECONDS = 120.0
 FIELDS = ["id", "name", "content", "record"]
 
@@ -60,7 +60,7 @@ class MilvusStore(ServerStore):
     def close(self) -> None:
         self.server.close()
 
-    # -- the whole --------------------------------------------------------------------------------------------------
+    # -- the collection --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[None]:
@@ -68,7 +68,7 @@ class MilvusStore(ServerStore):
         its holder was a process of this machine that no longer runs."""
         about = self.read_about()
         holder = about.get("writer", "")
-        if holder and not _is_over(holder):
+        if holder and not _has_expired(holder):
             raise BusyError(f"Another process is writing {self.place}.", hint="Wait for it, then try again.")
         self._lease, self._noted = f"{socket.gethostname()} {os.getpid()}", about
         try:
@@ -140,7 +140,7 @@ class MilvusStore(ServerStore):
             if self.address.approximate and count:
                 index.approximate()
                 measured[f"recall {modality}"] = f"{index.recall():.3f}"
-            elif count > FEW:
+            elif count > SMALL_COLLECTION:
                 index.optimise()
         return measured
 
@@ -155,17 +155,16 @@ class MilvusStore(ServerStore):
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, changes: Transaction) -> None:
-        modalities = self.all_modalities(changes)
-        indexes = {modality: self.index(modality, create=True) for modality in modalities}
+        indexes = {modality: self.index(modality) for modality in self.modalities()}
         items = [_row_of(item) for item in changes.items.values()]  # first, as it refuses what is too long
-        rows = self.code_rows(changes, modalities)
+        rows = self.code_rows(changes)
         for modality, index in indexes.items():
             coded = rows[modality]
-            index.remove(coded.gone, missing_ok=True)
+            index.remove(coded.deleted, missing_ok=True)
             index.put(coded.ids, coded.packed, coded.alone)
             if self.dimensions:
                 fine = changes.fine_rows(modality)
-                self._vectors(modality, create=True).delete(fine.gone)
+                self._vectors(modality).delete(fine.deleted)
                 self._vectors(modality).put(fine.vectors)
         self._rows.delete(sorted(changes.removed))
         self._rows.delete([_skip_id(name) for name, why in changes.skipped.items() if why is None])
@@ -174,10 +173,10 @@ class MilvusStore(ServerStore):
         self._note(changes.about)
 
     def _note(self, about: Mapping[str, str]) -> None:
-        whole = self.read_about() | {"writer": f"{time.time():.0f} {self._lease}" if self._lease else ""} | dict(about)
-        self._rows.upsert_rows([{"id": ABOUT, "code": NO_VECTOR, "name": "", "content": "", "record": whole}])
+        record = self.read_about() | {"writer": f"{time.time():.0f} {self._lease}" if self._lease else ""} | dict(about)
+        self._rows.upsert_rows([{"id": ABOUT, "code": NO_VECTOR, "name": "", "content": "", "record": record}])
         if self._noted is not None:
-            self._noted = whole
+            self._noted = record
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -193,12 +192,12 @@ class MilvusStore(ServerStore):
 
     def get(self, ids: Iterable[int]) -> dict[int, Item]:
         """Read with the consistency of searches."""
-        wanted = sorted({int(number) for number in ids})
-        found = {}
-        for start in range(0, len(wanted), BATCH):
-            for row in self._query(f"id in {wanted[start : start + BATCH]}", FIELDS, level=self._level):
-                found[row["id"]] = self._item(row)
-        return found
+        numbers = sorted({int(number) for number in ids})
+        items = {}
+        for start in range(0, len(numbers), BATCH):
+            for row in self._query(f"id in {numbers[start : start + BATCH]}", FIELDS, level=self._level):
+                items[row["id"]] = self._item(row)
+        return items
 
     def found_by(self, column: str, values: Sequence[Any]) -> list[Item]:
         if not values:
@@ -234,33 +233,33 @@ class MilvusStore(ServerStore):
         return np.empty(0, np.int64)
 
     def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
-        found: list[int] = []
+        matches: list[int] = []
         tests = [f"({text})" for text in _conditions(filter)]
         while True:
-            last = f"id > {found[-1] if found else 0}"
-            rows = self._query(" and ".join([last, *tests]), ["id"], limit=AT_ONCE, level=self._level)
-            found += sorted(row["id"] for row in rows)
-            if len(rows) < AT_ONCE:
-                return np.array(found, np.int64)
+            last = f"id > {matches[-1] if matches else 0}"
+            rows = self._query(" and ".join([last, *tests]), ["id"], limit=MAX_ROWS, level=self._level)
+            matches += sorted(row["id"] for row in rows)
+            if len(rows) < MAX_ROWS:
+                return np.array(matches, np.int64)
 
-    def keep_model(self, files: Mapping[str, bytes]) -> None:
+    def upload_model(self, files: Mapping[str, bytes]) -> None:
         """Nothing: models are too large for Milvus, so each machine needs its copy."""
 
-    def kept_model(self) -> None:
-        """Models are not kept in Milvus."""
+    def download_model(self) -> None:
+        """None: models are not stored in Milvus."""
         return
 
     def skipped(self) -> dict[str, Skipped]:
-        found, last = {}, ABOUT
+        reasons, last = {}, ABOUT
         while rows := self._query(f"id < {last}", FIELDS, limit=BATCH):
             rows.sort(key=lambda row: -int(row["id"]))
             for row in rows:
                 record = row["record"]
-                found[str(record["name"])] = Skipped(record["reason"], record["size"], record["mtime_ns"])
+                reasons[str(record["name"])] = Skipped(record["reason"], record["size"], record["mtime_ns"])
             if len(rows) < BATCH:
                 break
             last = rows[-1]["id"]
-        return dict(sorted(found.items()))
+        return dict(sorted(reasons.items()))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -271,15 +270,14 @@ class MilvusStore(ServerStore):
 
     def _vectors(self, modality: str, *, create: bool = False) -> FineCollection:
         if modality not in self._fine:
-            found = FineCollection(self.server, f"{self._rows.name}_fine_{modality}")
-            found.open(create=create)
-            self._fine[modality] = found
+            collection = FineCollection(self.server, f"{self._rows.name}_fine_{modality}")
+            collection.open(create=create)
+            self._fine[modality] = collection
         return self._fine[modality]
 
-    def index(self, modality: str, *, create: bool = False) -> MilvusIndex:
+    def index(self, modality: str) -> MilvusIndex:
         if modality not in self._indexes:
-            made = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
-            self._indexes[modality] = made
+            self._indexes[modality] = MilvusIndex(self.server, self.bits, name=f"codes_{modality}", create=False)
         return self._indexes[modality]
 
     def _item(self, row: Mapping[str, Any]) -> Item:
@@ -315,13 +313,13 @@ class MilvusStore(ServerStore):
     def _query(
         self, text: str, fields: list[str], *, limit: int | None = None, level: str = "Strong"
     ) -> list[dict[str, Any]]:
-        return self._rows.query(text, fields, limit=limit, patience=LOADING, level=level)
+        return self._rows.query(text, fields, limit=limit, patience=LOAD_PATIENCE, level=level)
 
 
 def _item_fields(schema: Any) -> None:
     from pymilvus import DataType
 
-    schema.add_field("name", DataType.VARCHAR, max_length=4 * NAME)
+    schema.add_field("name", DataType.VARCHAR, max_length=4 * NAME_CHARACTERS)
     schema.add_field("content", DataType.VARCHAR, max_length=128)
     schema.add_field("record", DataType.JSON)
 
@@ -360,9 +358,9 @@ def _row_of(item: Item) -> dict[str, Any]:
         "extra": dict(item.extra),
     }
     size = len(json.dumps(record, ensure_ascii=False).encode())
-    if size > LONGEST:
+    if size > RECORD_BYTES:
         raise DataError(
-            f"The text and labels of {item.name} take {size:,} bytes; Milvus keeps {LONGEST:,} of an item.",
+            f"The text and labels of {item.name} take {size:,} bytes; Milvus keeps {RECORD_BYTES:,} of an item.",
             hint="Shorten the text, or use PostgreSQL.",
         )
     content = "" if item.content is None else item.content.hex()
@@ -370,13 +368,13 @@ def _row_of(item: Item) -> dict[str, Any]:
 
 
 def _row_of_skipped(name: str, why: Skipped) -> dict[str, Any]:
-    record = {"name": name, "reason": why.reason[:NAME], "size": why.size, "mtime_ns": why.mtime_ns}
+    record = {"name": name, "reason": why.reason[:NAME_CHARACTERS], "size": why.size, "mtime_ns": why.mtime_ns}
     return {"id": _skip_id(name), "code": NO_VECTOR, "name": "", "content": "", "record": record}
 
 
 def _named(name: str) -> str:
     """The part of a name that is looked up: the length of Milvus' strings is limited."""
-    return name[:NAME]
+    return name[:NAME_CHARACTERS]
 
 
 def _skip_id(name: str) -> int:
@@ -384,7 +382,7 @@ def _skip_id(name: str) -> int:
     return -2 - int.from_bytes(digest, "big")
 
 
-def _is_over(holder: str) -> bool:
+def _has_expired(holder: str) -> bool:
     """Whether a lease has expired."""
     when, host, process = [*holder.split(" "), "", "", ""][:3]
     if not when.isdigit() or time.time() - int(when) > LEASE_SECONDS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcmh.errors import BusyError, EngineError, needs
 from dcmh.stores.address import Address
-from dcmh.util.retry import ASKING, retry
+from dcmh.util.retry import QUERY_PATIENCE, retry
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,12 +20,12 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 120  # of one statement; more where a statement is known to be long
 LOCK_SECONDS = 30
-MOMENT = 2.0  # seconds
+LOCK_GRACE_SECONDS = 2.0  # a process that just ended may hold an advisory lock for a moment longer
 BUILD_SECONDS = 24 * 3600  # building an index over 10^9 rows
-KEPT = 8  # idle connections
-NEVER = ("certificate", "sslmode")  # words of libpq about settings that no retry will change
+MAX_IDLE = 8  # connections in the pool
+SETTINGS_ERRORS = ("certificate", "sslmode")  # words of libpq about settings: a retry will not help
 # Messages of a server that refuses a connection now and will accept it soon.
-SOON = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
+STARTUP_ERRORS = ("starting up", "shutting down", "recovery", "not yet accepting", "too many", "connection slots")
 
 
 class Postgres:
@@ -50,31 +50,31 @@ class Postgres:
         self,
         task: Callable[[psycopg.Connection[Any]], T],
         *,
-        patience: float = ASKING,
+        patience: float = QUERY_PATIENCE,
         seconds: int = ANSWER_SECONDS,
-        whole: bool = True,
+        transaction: bool = True,
     ) -> T:
-        """Run a task in one transaction. It must be idempotent: when a connection breaks, nobody knows whether the
+        """Run a task in one transaction. It must be idempotent: when a connection breaks, it is unknown whether the
         transaction was committed.
 
         Parameters
         ----------
         patience
-            For how many seconds to wait for an unreachable server, unless the address says.
+            For how many seconds to wait for an unreachable server; the address takes precedence.
         seconds
             How long one statement may take.
-        whole
+        transaction
             False for a single statement that only reads: it runs without BEGIN and COMMIT.
         """
         patience = self.address.patience if self.address.patience is not None else patience
         try:
-            return retry(lambda _: self._once(task, seconds, whole), patience, self._is_transient)
+            return retry(lambda _: self._once(task, seconds, transaction), patience, self._is_transient)
         except self._psycopg.Error as error:
             raise self._explained(error, patience) from None
 
     def rows(self, query: Any, values: Sequence[Any] = (), **options: Any) -> list[Any]:
         """The rows that a query returns."""
-        return self.work(lambda connection: connection.execute(query, values).fetchall(), whole=False, **options)
+        return self.work(lambda connection: connection.execute(query, values).fetchall(), transaction=False, **options)
 
     def connect(self) -> psycopg.Connection[Any]:
         """A new connection, which the caller closes."""
@@ -94,28 +94,28 @@ class Postgres:
             keepalives_idle=30,
             tcp_user_timeout=60_000,  # a server that vanished without closing the connection
             autocommit=True,
-            prepare_threshold=None,  # a plan made for other values would be a bad one
+            prepare_threshold=None,  # a plan made for other values may be a bad one
             **settings,
         )
 
-    def _once(self, task: Callable[[psycopg.Connection[Any]], T], seconds: int, whole: bool) -> T:
+    def _once(self, task: Callable[[psycopg.Connection[Any]], T], seconds: int, transaction: bool) -> T:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         connection = connection or self.connect()
         try:
-            with connection.transaction() if whole else contextlib.nullcontext():
+            with connection.transaction() if transaction else contextlib.nullcontext():
                 if seconds != ANSWER_SECONDS:
                     connection.execute(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
                 result = task(connection)
         finally:
-            self._keep(connection)
+            self._release(connection)
         return result
 
-    def _keep(self, connection: psycopg.Connection[Any]) -> None:
+    def _release(self, connection: psycopg.Connection[Any]) -> None:
         """Return a connection to the pool, unless it is in a transaction or the pool is full."""
         if connection.info.transaction_status == self._psycopg.pq.TransactionStatus.IDLE:
             with self._lock:
-                if len(self._idle) < KEPT:
+                if len(self._idle) < MAX_IDLE:
                     self._idle.append(connection)
                     return
         connection.close()
@@ -125,8 +125,8 @@ class Postgres:
         if not isinstance(error, self._psycopg.OperationalError):
             return False
         if error.sqlstate is None:  # from the connection itself; a server that answers and refuses says FATAL
-            refused = "FATAL" in str(error) or any(word in str(error) for word in NEVER)
-            return not refused or any(word in str(error) for word in SOON)
+            refused = "FATAL" in str(error) or any(word in str(error) for word in SETTINGS_ERRORS)
+            return not refused or any(word in str(error) for word in STARTUP_ERRORS)
         return error.sqlstate[:2] == "08" or error.sqlstate in ("57P01", "57P02", "57P03", "53300", "40001", "40P01")
 
     def _explained(self, error: psycopg.Error, patience: float) -> Exception:
@@ -167,12 +167,13 @@ def _reason(message: str) -> str:
 
 
 @contextlib.contextmanager
-def held(server: Postgres, name: str, what: str) -> Any:
+def advisory_lock(server: Postgres, name: str, what: str) -> Any:
     """Inside the block no other process holds the lock of this name in the database."""
     connection = server.work(lambda _: server.connect())
-    end = time.monotonic() + MOMENT  # a process that just ended may hold it for a moment longer
+    end = time.monotonic() + LOCK_GRACE_SECONDS
+    query = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
     try:
-        while not _tried(connection, name):
+        while not connection.execute(query, (name,)).fetchall()[0][0]:
             if time.monotonic() > end:
                 raise BusyError(f"Another process is writing {what}.", hint="Wait for it, then try again.")
             time.sleep(0.05)
@@ -181,8 +182,3 @@ def held(server: Postgres, name: str, what: str) -> Any:
             connection.execute("SELECT pg_advisory_unlock_all()")
     finally:
         connection.close()
-
-
-def _tried(connection: psycopg.Connection[Any], name: str) -> bool:
-    found = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", (name,)).fetchone()
-    return bool(found and found[0])

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dcmh.codes import check_bits
 from dcmh.errors import EngineError
-from dcmh.index.protocol import Results, as_ids, at_least, is_id, refuse_known, refuse_missing
+from dcmh.index.protocol import Results, as_ids, refuse_known, refuse_missing
 from dcmh.stores.address import Address, parse
-from dcmh.stores.codes import Found, Packed, as_packed, in_order, measure_recall, new_items, results_of
+from dcmh.stores.codes import CodeIndex, Found, Method, Packed, new_items, results_of
 from dcmh.stores.postgres import lookups
 from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres
 from dcmh.stores.postgres.table import Limit, Table, copy_vectors, limited, make_fine_table, packed_from
-from dcmh.util.retry import LOADING
+from dcmh.util.retry import LOAD_PATIENCE
 
 if TYPE_CHECKING:
     import psycopg
@@ -30,7 +30,7 @@ LOADED_AT_ONCE = 100_000  # rows in a transaction of a bulk load
 EFFORT = 400  # of an HNSW search
 
 
-class PostgresIndex:
+class PostgresIndex(CodeIndex):
     """Codes of `bits` bits in a table of a collection. Threads and processes may share the table.
 
     Parameters
@@ -59,22 +59,10 @@ class PostgresIndex:
     def __repr__(self) -> str:
         return f"PostgresIndex({str(self.server.address)!r}, bits={self.bits}, name={self.name!r})"
 
-    def __contains__(self, item: object) -> bool:
-        return is_id(item) and bool(self.table.rows("SELECT 1 FROM {table} WHERE id = %s", (int(item),)))
-
-    @property
-    def count(self) -> int:
-        """The number of items."""
-        return len(self)
-
     @property
     def ids(self) -> NDArray[np.int64]:
         """All ids, ascending."""
         return np.array([row[0] for row in self.table.rows("SELECT id FROM {table} ORDER BY id")], np.int64)
-
-    def codes(self, ids: ArrayLike) -> Packed:
-        """The packed codes of some items, in this order."""
-        return in_order(self.codes_by_id(ids), ids, self.bits)
 
     def codes_by_id(self, ids: ArrayLike) -> dict[int, bytes]:
         """The packed codes of some items by id; unknown ids are left out."""
@@ -98,7 +86,7 @@ class PostgresIndex:
             self.table.copy(connection, new, packed, alone)
 
         if len(new):
-            self.server.work(add, patience=LOADING)
+            self.server.work(add, patience=LOAD_PATIENCE)
 
     def load(
         self,
@@ -117,14 +105,14 @@ class PostgresIndex:
         new, packed = new_items(ids, codes, self.bits)
         if fine is not None:
             self.server.work(lambda connection: make_fine_table(connection, self.table.fine))
-        if len(new) > max(lookups.FEW, self.estimate // 4):
+        if len(new) > max(lookups.SMALL_TABLE, self.estimate // 4):
             self._drop_lookups()  # updating them row by row takes ten times longer than building them again
         added = 0
         for start in range(0, len(new), LOADED_AT_ONCE):
             rows = slice(start, start + LOADED_AT_ONCE)
             vectors = None if fine is None else fine[rows]
             task = self._loading(new[rows], packed[rows], None if alone is None else alone[rows], vectors)
-            added += self.server.work(task, patience=LOADING)
+            added += self.server.work(task, patience=LOAD_PATIENCE)
             if progress:
                 progress(min(rows.stop, len(new)), len(new))
         return added
@@ -132,14 +120,14 @@ class PostgresIndex:
     def remove(self, ids: ArrayLike, *, missing_ok: bool = False) -> int:
         """Remove items and return how many there were. If an id is unknown none is removed, unless missing_ok."""
         wanted = np.unique(as_ids(ids))
-        gone: set[int] = set()
+        removed: set[int] = set()
 
         def remove(connection: psycopg.Connection[Any]) -> int:
             query = self.table.statement("DELETE FROM {table} WHERE id = ANY(%s) RETURNING id")
-            gone.update(row[0] for row in connection.execute(query, (wanted.tolist(),)))
+            removed.update(row[0] for row in connection.execute(query, (wanted.tolist(),)))
             if not missing_ok:
-                refuse_missing(np.array([item for item in wanted.tolist() if item not in gone], np.int64))
-            return len(gone)
+                refuse_missing(np.array([item for item in wanted.tolist() if item not in removed], np.int64))
+            return len(removed)
 
         return self.server.work(remove) if len(wanted) else 0
 
@@ -154,8 +142,8 @@ class PostgresIndex:
             lookups.build(connection, self.table, plan)
             connection.execute(self.table.statement("ANALYZE {table}"))
 
-        self.server.work(build, patience=LOADING, seconds=BUILD_SECONDS)
-        self.server.work(self._look)
+        self.server.work(build, patience=LOAD_PATIENCE, seconds=BUILD_SECONDS)
+        self.server.work(self._read_indexes)
 
     def approximate(self, *, m: int = 16, ef_construction: int = 64) -> None:
         """Build an HNSW index for `search(..., method="approximate")`. Takes minutes for a million items."""
@@ -168,41 +156,29 @@ class PostgresIndex:
 
         def build(connection: psycopg.Connection[Any]) -> None:
             connection.execute("SET LOCAL maintenance_work_mem = '1GB'")
-            named = Identifier(f"{self.name}_hnsw")
+            name = Identifier(f"{self.name}_hnsw")
             command = SQL(
                 "CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (code bit_hamming_ops) WITH (m = {}, ef_construction = {})"
             )
-            connection.execute(command.format(named, self.table.identifier, int(m), int(ef_construction)))
+            connection.execute(command.format(name, self.table.identifier, int(m), int(ef_construction)))
 
-        self.server.work(build, patience=LOADING, seconds=BUILD_SECONDS)
-        self.server.work(self._look)
-
-    def recall(self, *, k: int = 10, sample: int = 100) -> float:
-        """The share of true nearest items that the approximate search finds, measured on codes of the collection."""
-        rows = self.table.rows("SELECT id FROM {table} ORDER BY md5(id::text) LIMIT %s", (sample,))
-        return measure_recall(self, self.codes([row[0] for row in rows]), k)
+        self.server.work(build, patience=LOAD_PATIENCE, seconds=BUILD_SECONDS)
+        self.server.work(self._read_indexes)
 
     # -- searching --------------------------------------------------------------------------------------------------
 
-    def search(
-        self, codes: Packed, k: int, *, allowed: Any = None, method: Literal["exact", "approximate"] = "exact"
-    ) -> Results:
-        """The k nearest items of each query, or all items if there are fewer.
-
-        `allowed` as in `Index`, or "alone": items that have no code in another table of the collection.
-        """
-        queries, k = as_packed(codes, self.bits, "Query codes"), at_least(k, 1, "k")
+    def _search(self, queries: Packed, k: int, allowed: Any, method: Method) -> Results:
         limit = limited(allowed)
         if method == "approximate" and self.has_hnsw and allowed is None:
             return results_of([self._graph(query, k) for query in queries])
         return results_of([self._nearest(query, k, limit) for query in queries])
 
-    def within(self, codes: Packed, radius: int, *, allowed: Any = None) -> Results:
-        """All items at most `radius` bits away from each query."""
-        queries = as_packed(codes, self.bits, "Query codes")
-        radius = min(at_least(radius, 0, "radius"), self.bits)
+    def _within(self, queries: Packed, radius: int, allowed: Any) -> Results:
         limit = limited(allowed)
         return results_of([self._near(query, radius, limit) for query in queries])
+
+    def _sample(self, size: int) -> list[int]:
+        return [row[0] for row in self.table.rows("SELECT id FROM {table} ORDER BY md5(id::text) LIMIT %s", (size,))]
 
     def _nearest(self, query: Packed, k: int, limit: Limit) -> Found:
         """Search within a small radius first: if it has k items, they are the nearest."""
@@ -252,9 +228,9 @@ class PostgresIndex:
 
     def _open(self, connection: psycopg.Connection[Any], create: bool) -> None:
         self.table.open(connection, create=create)
-        self._look(connection)
+        self._read_indexes(connection)
 
-    def _look(self, connection: psycopg.Connection[Any]) -> None:
+    def _read_indexes(self, connection: psycopg.Connection[Any]) -> None:
         """Read which indexes there are, and the approximate number of rows."""
         names = self.table.indexes(connection)
         plan = lookups.plan_of(self.table, names)
@@ -280,5 +256,5 @@ class PostgresIndex:
 
     def _drop_lookups(self) -> None:
         if self.has_lookups:
-            self.server.work(lambda connection: lookups.drop(connection, self.table, self.plan), patience=LOADING)
+            self.server.work(lambda connection: lookups.drop(connection, self.table, self.plan), patience=LOAD_PATIENCE)
             self.has_lookups = False

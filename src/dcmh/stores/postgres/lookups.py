@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.sql import Composable
 
-FEW = 10_000  # rows, which a scan reads in 2 ms
-WORTH = 0.05  # share of the rows that a lookup may read: each costs about twenty times more than in a scan
-MOST_VALUES = 20_000  # of a lookup
+SMALL_TABLE = 10_000  # rows, which a scan reads in 2 ms
+MAX_SHARE = 0.05  # of the rows that a lookup may read: each row costs about twenty times more than in a scan
+MAX_VALUES = 20_000  # of a lookup
 # Bits of a substring by number of rows: long substrings select fewer rows, short ones allow a larger radius.
 PARTS = ((16, 20_000_000), (21, 500_000_000), (32, 2**63))
-MOST_PARTS = 8
+MAX_PARTS = 8
 
 
 def make_plan(bits: int, part: int) -> Plan:
     """The substrings of a code: of `part` bits or slightly more, at most 8, of at most 32 bits."""
-    parts = min(MOST_PARTS, max(1, bits // part))
+    parts = min(MAX_PARTS, max(1, bits // part))
     cuts = [part * bits // parts for part in range(parts + 1)]
     return Plan(1, tuple(cuts[:-1]), tuple(min(32, end - start) for start, end in itertools.pairwise(cuts)))
 
@@ -53,26 +53,26 @@ def build(connection: psycopg.Connection[Any], table: Table, plan: Plan) -> None
     """Create the indexes that do not exist."""
     from psycopg.sql import SQL, Identifier
 
-    for named, (start, length) in zip(names(table, plan), _cuts(plan), strict=True):
+    for index, (start, length) in zip(names(table, plan), _cuts(plan), strict=True):
         command = SQL("CREATE INDEX IF NOT EXISTS {} ON {} ({})")
-        connection.execute(command.format(Identifier(named), table.identifier, _part(start, length)))
+        connection.execute(command.format(Identifier(index), table.identifier, _part(start, length)))
 
 
 def drop(connection: psycopg.Connection[Any], table: Table, plan: Plan) -> None:
     """Drop the indexes of a plan."""
     from psycopg.sql import SQL
 
-    for named in names(table, plan):
-        connection.execute(SQL("DROP INDEX IF EXISTS {}").format(table.beside(named)))
+    for index in names(table, plan):
+        connection.execute(SQL("DROP INDEX IF EXISTS {}").format(table.beside(index)))
 
 
 def pays(plan: Plan, rows: int, radius: int) -> bool:
     """Whether a lookup is estimated to be faster than a scan of this number of rows."""
-    if rows < FEW or any(near > 3 for near in plan.radii(radius)):
+    if rows < SMALL_TABLE or any(near > 3 for near in plan.radii(radius)):
         return False
     values = buckets(plan, radius)
     share = sum(count / 2.0**length for count, length in zip(values, plan.lengths, strict=True))
-    return share < WORTH and sum(values) < MOST_VALUES
+    return share < MAX_SHARE and sum(values) < MAX_VALUES
 
 
 def near(plan: Plan, query: NDArray[np.uint8], bits: int, radius: int) -> tuple[Composable, list[Any]]:

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from dcmh.errors import ParameterError
 from dcmh.stores.address import Address
 from dcmh.stores.base import COMMON, Filter, Ids, Item, Skipped, item_words, was_uploaded
-from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, held
+from dcmh.stores.postgres.connection import BUILD_SECONDS, Postgres, advisory_lock
 from dcmh.stores.postgres.index import PostgresIndex
 from dcmh.stores.postgres.table import copy_vectors, make_fine_table
 from dcmh.stores.server import ServerStore
 from dcmh.stores.transaction import Transaction
-from dcmh.util.retry import LOADING
+from dcmh.util.retry import LOAD_PATIENCE
 from dcmh.util.text import STOP_WORDS, index_words
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ WORDS = (
     'ALTER TABLE {schema}.items ADD COLUMN IF NOT EXISTS words text[] COLLATE "C"',
     "CREATE INDEX IF NOT EXISTS items_by_word ON {schema}.items USING gin (words)",
 )
-# Null in rows of older versions, whose tables get these columns with the first write.
-LATER = {"uploaded": "boolean", "taken": "timestamp", "extra": "jsonb"}
-LATER_COLUMNS = tuple(
-    f"ALTER TABLE {{schema}}.items ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in LATER.items()
+# Tables of older versions get these columns with the first write; they are null in existing rows.
+ADDED = {"uploaded": "boolean", "taken": "timestamp", "extra": "jsonb"}
+ADD_COLUMNS = tuple(
+    f"ALTER TABLE {{schema}}.items ADD COLUMN IF NOT EXISTS {name} {kind}" for name, kind in ADDED.items()
 )
-LATER_INDEX = "CREATE INDEX IF NOT EXISTS items_by_taken ON {schema}.items (taken)"
+ADD_INDEX = "CREATE INDEX IF NOT EXISTS items_by_taken ON {schema}.items (taken)"
 COLUMNS = "id, name, path, text, labels, content, size, mtime_ns"
 TYPES = ("int8", "text", "text", "text", "text", "bytea", "int8", "int8")
 PAGE = 10_000
@@ -63,16 +63,16 @@ class PostgresStore(ServerStore):
         self.server = Postgres(address)
         self._indexes: dict[str, PostgresIndex] = {}
         self._has_words = False
-        self._later: set[str] = set()  # columns of LATER that the table of items has
+        self._added: set[str] = set()  # columns of ADDED that the table of items has
 
     def close(self) -> None:
         self.server.close()
 
-    # -- the whole --------------------------------------------------------------------------------------------------
+    # -- the collection --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[None]:
-        with held(self.server, f"dcmh {self.address.collection}", self.place):
+        with advisory_lock(self.server, f"dcmh {self.address.collection}", self.place):
             yield
 
     def create(self, bits: int, modalities: Sequence[str], about: Mapping[str, str]) -> None:
@@ -84,29 +84,25 @@ class PostgresStore(ServerStore):
 
         def create(connection: psycopg.Connection[Any]) -> None:
             connection.execute(self._statement("CREATE SCHEMA IF NOT EXISTS {schema}"))
-            for table in (
-                *TABLES,
-                *WORDS,
-                *LATER_COLUMNS,
-                LATER_INDEX,
-            ):  # a DBA may have created some, partitioned or distributed
-                connection.execute(self._statement(table))
+            # Some may exist: a DBA can create them beforehand, partitioned or distributed.
+            for command in (*TABLES, *WORDS, *ADD_COLUMNS, ADD_INDEX):
+                connection.execute(self._statement(command))
             for modality in modalities if int(about["fine"]) else ():
                 make_fine_table(connection, self._fine_table(modality))
 
         self.server.work(create)
         for modality in modalities:
             PostgresIndex(self.server, bits, name=f"codes_{modality}")
-        whole = {**about, "modalities": "\n".join(modalities)}
-        self.server.work(lambda connection: self._note(connection, whole))
+        properties = {**about, "modalities": "\n".join(modalities)}
+        self.server.work(lambda connection: self._note(connection, properties))
 
     def migrate(self) -> None:
         add, index = WORDS
         self._run(add)
         items = self.items()
         while page := [(_words_of(item), item.id) for item in itertools.islice(items, PAGE)]:
-            self.server.work(partial(self._set_words, page), patience=LOADING)
-        self._run(index, patience=LOADING, seconds=BUILD_SECONDS)
+            self.server.work(partial(self._set_words, page), patience=LOAD_PATIENCE)
+        self._run(index, patience=LOAD_PATIENCE, seconds=BUILD_SECONDS)
 
     def _set_words(self, page: list[tuple[list[str], int]], connection: psycopg.Connection[Any]) -> None:
         with connection.cursor() as cursor:
@@ -142,10 +138,9 @@ class PostgresStore(ServerStore):
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, changes: Transaction) -> None:
-        self._later_columns()
-        modalities = self.all_modalities(changes)
-        indexes = {modality: self.index(modality, create=True) for modality in modalities}
-        rows = self.code_rows(changes, modalities)
+        self._added_columns()
+        indexes = {modality: self.index(modality, create=True) for modality in self.modalities()}
+        rows = self.code_rows(changes)
         stale = [number for number in changes.items if number < changes.first_new] + sorted(changes.removed)
 
         def apply(connection: psycopg.Connection[Any]) -> None:
@@ -156,12 +151,10 @@ class PostgresStore(ServerStore):
                 return  # the connection broke after this was committed
             self._delete(connection, "items", stale)
             self._copy_items(connection, list(changes.items.values()))
-            for modality in modalities if self.dimensions and "modalities" in changes.about else ():
-                make_fine_table(connection, self._fine_table(modality))
             for modality, index in indexes.items():
                 coded = rows[modality]
                 rewritten = coded.ids[coded.ids < changes.first_new]
-                self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.gone).tolist())
+                self._delete(connection, f"codes_{modality}", np.union1d(rewritten, coded.deleted).tolist())
                 if len(coded.ids):
                     index.table.copy(connection, coded.ids, coded.packed, coded.alone)
                 if self.dimensions:
@@ -169,16 +162,16 @@ class PostgresStore(ServerStore):
             self._write_skipped(connection, changes.skipped)
             self._note(connection, changes.about)
 
-        self.server.work(apply, patience=LOADING)
+        self.server.work(apply, patience=LOAD_PATIENCE)
 
     def _copy_items(self, connection: psycopg.Connection[Any], items: list[Item]) -> None:
         from psycopg.types.json import Jsonb
 
         if not items:
             return
-        for command in (*LATER_COLUMNS, LATER_INDEX) if len(self._later) < len(LATER) else ():
+        for command in (*ADD_COLUMNS, ADD_INDEX) if len(self._added) < len(ADDED) else ():
             connection.execute(self._statement(command))
-        columns = ", ".join([COLUMNS, "words", *LATER])
+        columns = ", ".join([COLUMNS, "words", *ADDED])
         statement = self._statement(f"COPY {{schema}}.items ({columns}) FROM STDIN (FORMAT binary)")
         with connection.cursor().copy(statement) as copy:
             copy.set_types((*TYPES, "text[]", "bool", "timestamp", "jsonb"))
@@ -189,7 +182,9 @@ class PostgresStore(ServerStore):
 
     def _write_fine(self, connection: psycopg.Connection[Any], modality: str, changes: Transaction) -> None:
         table, rows = f"fine_{modality}", changes.fine_rows(modality)
-        self._delete(connection, table, [number for number in rows.vectors if number < changes.first_new] + rows.gone)
+        self._delete(
+            connection, table, [number for number in rows.vectors if number < changes.first_new] + rows.deleted
+        )
         if rows.vectors:
             joined = np.frombuffer(b"".join(rows.vectors.values()), np.int8).reshape(len(rows.vectors), -1)
             ids = np.fromiter(rows.vectors, np.int64, len(rows.vectors))
@@ -214,8 +209,8 @@ class PostgresStore(ServerStore):
         with connection.cursor() as cursor:
             cursor.executemany(statement, list(about.items()))
 
-    def keep_model(self, files: Mapping[str, bytes]) -> None:
-        def keep(connection: psycopg.Connection[Any]) -> None:
+    def upload_model(self, files: Mapping[str, bytes]) -> None:
+        def upload(connection: psycopg.Connection[Any]) -> None:
             connection.execute(self._statement("DELETE FROM {schema}.model"))
             for name, data in files.items():
                 for part, start in enumerate(range(0, max(1, len(data)), PIECE)):
@@ -224,9 +219,9 @@ class PostgresStore(ServerStore):
                         self._statement("INSERT INTO {schema}.model VALUES (%s, %s, %s)"), (name, part, piece)
                     )
 
-        self.server.work(keep, patience=LOADING)
+        self.server.work(upload, patience=LOAD_PATIENCE)
 
-    def kept_model(self) -> dict[str, bytes] | None:
+    def download_model(self) -> dict[str, bytes] | None:
         files: dict[str, bytes] = {}
         for name, data in self._run("SELECT name, data FROM {schema}.model ORDER BY name, part"):
             files[name] = files.get(name, b"") + bytes(data)
@@ -286,7 +281,7 @@ class PostgresStore(ServerStore):
         wanted = list(words)
         if not wanted or not self.has_words:
             return {}
-        count = "(SELECT count(*) FROM (SELECT FROM {schema}.items WHERE words @> %s::text[] LIMIT %s) held)"
+        count = "(SELECT count(*) FROM (SELECT FROM {schema}.items WHERE words @> %s::text[] LIMIT %s) rows)"
         values = [value for word in wanted for value in ([_entry(word)], COMMON)]
         ((counts,),) = self._run(f"SELECT ARRAY[{', '.join([count] * len(wanted))}]", values)
         return dict(zip(wanted, counts, strict=True))
@@ -301,7 +296,7 @@ class PostgresStore(ServerStore):
 
     def matching(self, filter: Filter) -> NDArray[np.int64]:  # noqa: A002 - the word for it
         tests, values = _conditions(filter)
-        if not self._later_columns().issuperset(LATER):
+        if not self._added_columns().issuperset(ADDED):
             tests = ["FALSE"] if any("taken" in test or "extra" in test for test in tests) else tests
             values = [] if tests == ["FALSE"] else values
         ids = "SELECT string_agg(int8send(id), ''::bytea ORDER BY id) FROM {schema}.items WHERE "
@@ -322,21 +317,21 @@ class PostgresStore(ServerStore):
 
     def index(self, modality: str, *, create: bool = False) -> PostgresIndex:
         if modality not in self._indexes:
-            made = PostgresIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
-            self._indexes[modality] = made
+            index = PostgresIndex(self.server, self.bits, name=f"codes_{modality}", create=create)
+            self._indexes[modality] = index
         return self._indexes[modality]
 
     @property
     def _columns(self) -> str:
-        known = self._later_columns()
-        return ", ".join([COLUMNS, *(name if name in known else f"NULL::{kind}" for name, kind in LATER.items())])
+        known = self._added_columns()
+        return ", ".join([COLUMNS, *(name if name in known else f"NULL::{kind}" for name, kind in ADDED.items())])
 
-    def _later_columns(self) -> set[str]:
-        """The columns of LATER that the table of items has."""
-        if len(self._later) < len(LATER):
+    def _added_columns(self) -> set[str]:
+        """The columns of ADDED that the table of items has."""
+        if len(self._added) < len(ADDED):
             query = "SELECT attname FROM pg_attribute WHERE attrelid = '{schema}.items'::regclass AND attname = ANY(%s)"
-            self._later = {row[0] for row in self._run(query, (list(LATER),))}
-        return self._later
+            self._added = {row[0] for row in self._run(query, (list(ADDED),))}
+        return self._added
 
     def _item(self, row: Sequence[Any]) -> Item:
         number, name, path, text, labels, content, size, mtime_ns, uploaded, taken, extra = row

@@ -96,15 +96,15 @@ class Table:
 
     def estimate(self, connection: psycopg.Connection[Any]) -> int:
         """The approximate number of rows."""
-        named = self.identifier.as_string(connection)
-        found = connection.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (named,)).fetchone()
-        return max(0, int(found[0])) if found else 0
+        name = self.identifier.as_string(connection)
+        row = connection.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (name,)).fetchone()
+        return max(0, int(row[0])) if row else 0
 
     def known(self, connection: psycopg.Connection[Any], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of the ids exist."""
         between = self.statement("SELECT EXISTS (SELECT 1 FROM {table} WHERE id BETWEEN %s AND %s)")
-        some = connection.execute(between, (int(ids.min()), int(ids.max()))).fetchone()
-        if not some or not some[0]:
+        exists = connection.execute(between, (int(ids.min()), int(ids.max()))).fetchone()
+        if not exists or not exists[0]:
             return np.empty(0, np.int64)
         rows = connection.execute(
             self.statement("SELECT id FROM {table} WHERE id = ANY(%s)"), (ids.tolist(),)
@@ -119,12 +119,8 @@ class Table:
         alone: NDArray[np.bool_] | None = None,
     ) -> None:
         """Write rows by binary COPY, inside the caller's transaction."""
-        with connection.cursor().copy(
-            self.statement("COPY {table} (id, code, alone) FROM STDIN (FORMAT binary)")
-        ) as copy:
-            copy.write(_HEADER)
-            copy.write(_copy_rows(ids, packed, self.bits, alone))
-            copy.write(b"\xff\xff")
+        statement = self.statement("COPY {table} (id, code, alone) FROM STDIN (FORMAT binary)")
+        _copy(connection, statement, _code_rows(ids, packed, self.bits, alone))
 
 
 def make_fine_table(connection: psycopg.Connection[Any], table: Identifier) -> None:
@@ -157,11 +153,7 @@ def copy_vectors(
     rows = np.empty(len(ids), np.dtype(row))
     rows["fields"], rows["id_length"], rows["id"] = 2, 8, ids
     rows["length"], rows["vector"] = dimensions, vectors
-    statement = SQL("COPY {} (id, vector) FROM STDIN (FORMAT binary)").format(table)
-    with connection.cursor().copy(statement) as copy:
-        copy.write(_HEADER)
-        copy.write(rows.tobytes())
-        copy.write(b"\xff\xff")
+    _copy(connection, SQL("COPY {} (id, vector) FROM STDIN (FORMAT binary)").format(table), rows)
 
 
 def make_table(connection: psycopg.Connection[Any], schema: Composable, table: Composable, bits: int) -> None:
@@ -184,15 +176,15 @@ def _distance_operator(connection: psycopg.Connection[Any], *, create: bool) -> 
     import psycopg
 
     query = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
-    found = connection.execute(query).fetchone()
-    if found is None and create:
+    version = connection.execute(query).fetchone()
+    if version is None and create:
         try:
             with connection.transaction():
                 connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         except psycopg.Error:  # not installed, or not permitted; exact searches do not need it
             return "bit_count"
-        found = connection.execute(query).fetchone()
-    if found is None or tuple(int(part) for part in found[0].split(".")[:2]) < (0, 7):
+        version = connection.execute(query).fetchone()
+    if version is None or tuple(int(part) for part in version[0].split(".")[:2]) < (0, 7):
         return "bit_count"
     return "<~>"
 
@@ -221,7 +213,15 @@ def packed_from(sent: Sequence[bytes], bits: int) -> Packed:
     return _REVERSED[np.frombuffer(joined, np.uint8)].reshape(len(sent), bytes_of(bits))
 
 
-def _copy_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterable[Any] | None) -> bytes:
+def _copy(connection: psycopg.Connection[Any], statement: Composed, rows: NDArray[np.void]) -> None:
+    """Send rows in the binary format of COPY."""
+    with connection.cursor().copy(statement) as copy:
+        copy.write(_HEADER)
+        copy.write(rows.tobytes())
+        copy.write(b"\xff\xff")
+
+
+def _code_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterable[Any] | None) -> NDArray[np.void]:
     """Rows in the binary format of COPY: the number of fields, then length and value of each."""
     octets = bytes_of(bits)
     row = np.dtype(
@@ -240,4 +240,4 @@ def _copy_rows(ids: NDArray[np.int64], packed: Packed, bits: int, alone: Iterabl
     rows["fields"], rows["id_length"], rows["id"] = 3, 8, ids
     rows["code_length"], rows["bits"], rows["code"] = 4 + octets, bits, _REVERSED[packed]
     rows["alone_length"], rows["alone"] = 1, 0 if alone is None else np.asarray(alone, np.uint8)
-    return rows.tobytes()
+    return rows

@@ -18,7 +18,7 @@ _KINDS = ("vector", "halfvec")
 
 
 def read_vectors(address: Address, column: str | None = None) -> Dataset:
-    """One item per row that has all the vectors; named by the column id, if there is one, else by its number.
+    """One item per row in which no vector is missing; its name is the value of the column id, or else its number.
 
     Parameters
     ----------
@@ -39,20 +39,20 @@ def read_vectors(address: Address, column: str | None = None) -> Dataset:
                 which=table,
                 hint="Name it: postgresql://user@host/database?collection=TABLE",
             )
-        there = [name for name, kind in kinds.items() if kind in _KINDS]
-        wanted = there if column is None else [name.strip() for name in column.split(",")]
-        if not wanted or not set(wanted) <= set(there):
+        available = [name for name, kind in kinds.items() if kind in _KINDS]
+        chosen = available if column is None else [name.strip() for name in column.split(",")]
+        if not chosen or not set(chosen) <= set(available):
             raise DataError(
                 f"The table {table} has no column of vectors{'' if column is None else f' {column!r}'}. "
-                f"Of its columns, these hold some: {', '.join(there) or 'none'}.",
+                f"Of its columns, these hold some: {', '.join(available) or 'none'}.",
                 which=table,
                 hint="Name one of them with --column.",
             )
-        named = "id" in kinds
-        select = [SQL("{}::vector::real[]").format(Identifier(name)) for name in wanted]
-        key = SQL("id::text" if named else "row_number() OVER ()::text")
-        complete = SQL(" AND ").join(SQL("{} IS NOT NULL").format(Identifier(name)) for name in wanted)
-        order = SQL("ORDER BY id") if named else SQL("")
+        has_ids = "id" in kinds
+        select = [SQL("{}::vector::real[]").format(Identifier(name)) for name in chosen]
+        key = SQL("id::text" if has_ids else "row_number() OVER ()::text")
+        complete = SQL(" AND ").join(SQL("{} IS NOT NULL").format(Identifier(name)) for name in chosen)
+        order = SQL("ORDER BY id") if has_ids else SQL("")
         query = SQL("SELECT {}, {} FROM {} WHERE {} {}").format(
             key, SQL(", ").join(select), Identifier(table), complete, order
         )
@@ -63,6 +63,6 @@ def read_vectors(address: Address, column: str | None = None) -> Dataset:
         raise DataError(f"The table {table} holds no vectors.", which=table, hint="Fill it first.")
     ids, *cells = zip(*rows, strict=True)
     columns: dict[str, Column] = {
-        name: Vectors(np.array(values, np.float32)) for name, values in zip(wanted, cells, strict=True)
+        name: Vectors(np.array(values, np.float32)) for name, values in zip(chosen, cells, strict=True)
     }
     return Dataset(columns, ids=list(ids), name=table)
