@@ -207,13 +207,16 @@ def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: li
     weighted = [(weight / total, asked) for weight, asked in parts if asked[1].known]
     weighted += [(-weight, asked) for weight, asked in excluded if asked[1].known]
     fine: NDArray[np.float32] | None = None
-    bits = np.zeros(encoders.bits, np.float64)
+    bits = {
+        True: np.zeros(encoders.bits, np.float64),
+        False: np.zeros(encoders.bits, np.float64),
+    }  # by sign of the weight
     for weight, (_, request) in weighted:
-        bits += weight * codes.unpack(np.frombuffer(request.code, np.uint8)[None], encoders.bits)[0]
+        bits[weight > 0] += weight * codes.unpack(np.frombuffer(request.code, np.uint8)[None], encoders.bits)[0]
         if request.fine is not None:
             term = np.asarray(weight * request.fine, np.float32)
             fine = term if fine is None else fine + term
-    code = codes.pack(codes.sign(bits[None]))[0].tobytes()
+    code, wanted = (codes.pack(codes.sign(sums[None]))[0].tobytes() for sums in (bits[True] + bits[False], bits[True]))
     spoken = next((asked for _, asked in parts if asked[1].is_text), None)
     shown = next((asked for _, asked in parts if not asked[1].is_text), None)
     first = shown or spoken or excluded[0][1]
@@ -223,7 +226,9 @@ def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: li
         used, ignored, nearest = spoken[0].used, spoken[0].ignored, spoken[0].nearest
         query = replace(query, used=used, ignored=ignored, nearest=nearest)
         request = replace(request, words=spoken[1].words, known=spoken[1].known or shown is not None)
-    return query, replace(request, without=tuple(one[1].words for _, one in excluded if one[1].words))
+    apart = tuple(one.code for _, (_, one) in excluded if one.is_text and one.known)
+    without = tuple(one[1].words for _, one in excluded if one[1].words)
+    return query, replace(request, without=without, apart=apart, wanted=wanted if bits[True].any() else None)
 
 
 def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, suggest: bool = True) -> Asked:
