@@ -68,7 +68,8 @@ def test_words_of_the_collection_are_not_misspelt_and_are_what_is_meant(encoder)
 
 
 @pytest.mark.parametrize(
-    "word", ["hosre", "hose", "kitchne", "refridgeratr", "umbrelllla", "snowbaord", "wizil", "qqqq", "frist"]
+    "word",
+    ["hosre", "hose", "kitchne", "refridgeratr", "umbrelllla", "snowbaord", "wizil", "qqqq", "frist"],  # codespell:ignore
 )
 def test_the_common_word_that_was_meant_is_that_of_brute_force(word):
     limit = 2 if len(word) >= spelling.LONG else 1
@@ -79,7 +80,7 @@ def test_the_common_word_that_was_meant_is_that_of_brute_force(word):
     assert spelling._meant(word, lambda words: dict.fromkeys(words, 0)) == wanted
 
 
-@pytest.mark.parametrize("word", ["fron", "thei", "yourse", "buse", "peopl", "knive", "caf", "wizil"])
+@pytest.mark.parametrize("word", ["fron", "thei", "yourse", "buse", "peopl", "knive", "caf", "wizil"])  # codespell:ignore
 def test_the_forms_of_many_words_are_those_of_each(word):
     near = list(dict.fromkeys(spelling._edits(word)))
     assert set(spelling._forms(near)) == {form for other in near for form in index_words(other)}
