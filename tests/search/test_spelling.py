@@ -67,10 +67,10 @@ def test_words_of_the_collection_are_not_misspelt_and_are_what_is_meant(encoder)
     assert corrections("girafes", encoder, {"giraffe"}) == {"girafes": "giraffes"}
 
 
-@pytest.mark.parametrize(
-    "word",
-    ["hosre", "hose", "kitchne", "refridgeratr", "umbrelllla", "snowbaord", "wizil", "qqqq", "frist"],  # codespell:ignore
-)
+MISSPELT = "hosre hose kitchne refridgeratr umbrelllla snowbaord wizil qqqq frist"  # codespell:ignore
+
+
+@pytest.mark.parametrize("word", MISSPELT.split())
 def test_the_common_word_that_was_meant_is_that_of_brute_force(word):
     limit = 2 if len(word) >= spelling.LONG else 1
     common = [other for other in spelling._common_words() if other[0] == word[0]]
@@ -80,7 +80,10 @@ def test_the_common_word_that_was_meant_is_that_of_brute_force(word):
     assert spelling._meant(word, lambda words: dict.fromkeys(words, 0)) == wanted
 
 
-@pytest.mark.parametrize("word", ["fron", "thei", "yourse", "buse", "peopl", "knive", "caf", "wizil"])  # codespell:ignore
+TYPED = "fron thei yourse buse peopl knive caf wizil"  # codespell:ignore
+
+
+@pytest.mark.parametrize("word", TYPED.split())
 def test_the_forms_of_many_words_are_those_of_each(word):
     near = list(dict.fromkeys(spelling._edits(word)))
     assert set(spelling._forms(near)) == {form for other in near for form in index_words(other)}
