@@ -169,6 +169,10 @@ class TestWords:
         found = checked(client.get("/api/search?text=sea&offset=5000"))
         assert (found["hits"], found["nearest"], found["next"]) == ([], None, None)
 
+    def test_a_misspelt_parameter_is_refused_with_the_nearest_one(self, client):
+        record = problem(client.get("/api/search?text=sea&lable=night"), 422, "bad-parameter")
+        assert (record["title"], record["hint"]) == ("There is no parameter 'lable'.", "Did you mean label?")
+
     def test_in_chooses_the_codes(self, client, index):
         found = checked(client.get("/api/search", params={"text": WORDS, "in": "text", "k": 3}))
         assert pairs(found) == [(hit.id, hit.distance) for hit in index.search(text=WORDS, k=3, modality="text")]

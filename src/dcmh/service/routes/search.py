@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import os
@@ -100,12 +101,23 @@ class Page:
         return f"{path}?{urlencode(parameters | {'offset': self.offset + self.k}, doseq=True)}"
 
 
-async def _page(**parameters: Any) -> Page:
-    """A page. FastAPI would call the class itself, which is not a coroutine, in a thread, which takes longer than the rest."""
+async def _page(request: Request, **parameters: Any) -> Page:
+    """A page. FastAPI would call the class itself, which is not a coroutine, in a thread, which takes longer than the rest.
+
+    A parameter that no search has is refused: a misspelt filter would go unnoticed.
+    """
+    for name in request.query_params:
+        if name not in PARAMETERS:
+            near = difflib.get_close_matches(name, PARAMETERS, 1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(sorted(PARAMETERS))}."
+            raise Problem(422, f"There is no parameter {name!r}.", hint)
     return Page(**parameters)
 
 
-_page.__signature__ = inspect.signature(Page)  # type: ignore[attr-defined]
+_fields = inspect.signature(Page)
+_request = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Request)
+_page.__signature__ = _fields.replace(parameters=[_request, *_fields.parameters.values()])  # type: ignore[attr-defined]
+PARAMETERS = {"text", "code", "modality", "like", "unlike"} | {name.rstrip("_") for name in _fields.parameters}
 Paged = Annotated[Page, Depends(_page)]
 
 
