@@ -11,6 +11,7 @@ The data is a folder with photos, one caption each and labels: coco12k in docs/d
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 
 import dcmh
 from dcmh.inputs import encoders
+from dcmh.inputs.views import NETWORKS
 from dcmh.methods import starter
 from dcmh.methods.semantic import Semantic
 
@@ -32,8 +34,8 @@ COMMON = 5  # captions
 PACKAGE = Path(dcmh.__file__).parent
 
 
-def learn(data: dcmh.Dataset, encoder: str) -> Semantic:
-    model = Semantic(bits=64, text_encoder=encoder, general=True).fit(data)
+def learn(data: dcmh.Dataset, encoder: str, quality: str) -> Semantic:
+    model = Semantic(bits=64, text_encoder=encoder, quality=quality, general=True).fit(data)
     assert model.fine_ is not None
     model.fine_.arrays = {
         name: array.astype(np.float16) if name.endswith(HALF) else array for name, array in model.fine_.arrays.items()
@@ -69,14 +71,15 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--write", action="store_true", help="write the files of the package")
     parser.add_argument("--encoders", nargs="+", default=list(encoders.NAMES))
+    parser.add_argument("--qualities", nargs="+", default=list(NETWORKS))
     options = parser.parse_args()
     data = dcmh.load_dataset(str(options.data))
     split = data.split(queries=2000, seed=0)
-    for encoder in options.encoders:
-        print(f"{encoder}: {measure(learn(split.train, encoder), split.query)}", flush=True)
+    for encoder, quality in itertools.product(options.encoders, options.qualities):
+        print(f"{encoder}, {quality}: {measure(learn(split.train, encoder, quality), split.query)}", flush=True)
         if options.write:
-            folder = starter.folder(encoder)
-            model = learn(data, encoder)
+            folder = starter.folder(encoder, quality)
+            model = learn(data, encoder, quality)
             model.trained_on_["name"] = starter.SOURCE
             model.save(folder)
             print(f"Wrote {folder}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes", flush=True)

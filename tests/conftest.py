@@ -16,21 +16,22 @@ sys.path.insert(0, str(Path(__file__).parent / "engines"))  # servers.py
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items):
-    """With several processes (-n 3), a file stays in one; so do all tests that share the servers, or the browser.
+    """With several processes (-n 3), a file stays in one; so do all tests that share a server, or the browser.
 
-    These two begin, as they take longest, and each in a fresh process.
+    These begin, as they take longest, each in a fresh process.
     """
-    first = {"browser": 0, "servers": 1}
+    first = {"milvus": 0, "browser": 1, "postgres": 2}
     groups = {}
     for item in items:
         group = str(item.path)
         if "/engines/" in group or item.path.name == "test_contract.py":
-            group = "servers"
+            parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            group = "milvus" if "milvus" in (*parameters, *item.fixturenames) else "postgres"
         elif "/page/" in group:
             group = "browser"
         item.add_marker(pytest.mark.xdist_group(group))
         groups[item] = group
-    items.sort(key=lambda item: first.get(groups[item], 2))
+    items.sort(key=lambda item: first.get(groups[item], len(first)))
 
 
 @pytest.fixture(scope="session", autouse=True)

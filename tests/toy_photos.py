@@ -16,7 +16,8 @@ import dcmh
 
 def cheap_features(backbone, pixels, target):
     """In place of the image network: means of 16 x 16 patches, and zeros."""
-    small = pixels.reshape(len(pixels), 14, 16, 14, 16, 3).mean(axis=(2, 4)).reshape(len(pixels), -1) / 255
+    side = pixels.shape[1] // 16
+    small = pixels.reshape(len(pixels), side, 16, side, 16, 3).mean(axis=(2, 4)).reshape(len(pixels), -1) / 255
     return np.pad(small, ((0, 0), (0, 1280 - small.shape[1]))).astype(np.float32)
 
 

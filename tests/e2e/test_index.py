@@ -188,6 +188,17 @@ def test_the_same_command_again_may_name_the_text_encoder(cli, photos):
     assert other.last.startswith("--text-encoder chooses a starter model, but the model is photos.dcmh/model.")
 
 
+def test_quality_chooses_the_starter_model_with_the_better_image_network(cli, photos):
+    command = ("index", "photos", "--quality", "good")
+    assert cli(*command).code == 0
+    record = json.loads((photos.parent / "photos.dcmh/model/model.json").read_text())
+    assert record["modalities"]["image"]["network"] == "efficientnet-lite2"
+    assert "40 unchanged." in cli(*command).out
+    assert json.loads(cli("search", "photos.dcmh", "boat", "--json").out)["hits"]
+    refused = cli("index", "photos", "--quality", "fast")
+    assert refused.last.startswith("--quality chooses a starter model, but the model is photos.dcmh/model.")
+
+
 def test_without_a_model_the_starter_model_serves(cli, photos, tmp_path):
     for table in photos.glob("captions.csv"):
         table.unlink()  # pictures alone

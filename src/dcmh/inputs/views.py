@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Expected = TypeVar("Expected", Images, Texts, Vectors)
 
+NETWORKS = {"fast": "efficientnet-lite0", "good": "efficientnet-lite2"}  # for frozen features, by quality
+
 
 class WordView:
     """Texts as bags of words, followed by the vector of a sentence encoder if there is one.
@@ -158,7 +160,7 @@ class FeatureView:
 
     def __init__(
         self,
-        network: str = "efficientnet-lite0",
+        network: str = NETWORKS["fast"],
         *,
         weights: Path | None = None,
         device: str = "auto",

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcmh.data.columns import Kind
-from dcmh.errors import DataError
+from dcmh.errors import DataError, ParameterError
 from dcmh.inputs import encoders
-from dcmh.inputs.views import FeatureView, SentenceView, View, WordView
+from dcmh.inputs.views import NETWORKS, FeatureView, SentenceView, View, WordView
 from dcmh.methods import fine_space
 from dcmh.methods._solvers import itq
 from dcmh.methods.base import Arrays, Hasher, Labels, Mask
@@ -32,6 +32,8 @@ class Semantic(Hasher):
     encoder
         An encoder of `dcmh.inputs.encoders` for pictures, texts or both instead, such as "transformers:FOLDER". If it takes
         both, only the rotation is learned.
+    quality
+        For pictures: "fast" takes features of EfficientNet-Lite0, "good" those of EfficientNet-Lite2 at half the speed.
     general
         Learn for collections other than the training set: rely less on it, and more on the image network's own classes.
     """
@@ -46,12 +48,16 @@ class Semantic(Hasher):
         *,
         text_encoder: str = encoders.DEFAULT,
         encoder: str | None = None,
+        quality: str = "fast",
         general: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(bits, seed=seed)
         self.text_encoder = text_encoder
+        if quality not in NETWORKS:
+            raise ParameterError(f"quality must be {' or '.join(NETWORKS)}, not {quality!r}.")
         self.encoder = encoder
+        self.quality = quality
         self.general = general
 
     @property
@@ -68,7 +74,7 @@ class Semantic(Hasher):
             return SentenceView(encoder=self._text_encoder)
         if kind == "image" and self.encoder is not None and encoders.sees(encoders.open_encoder(self.encoder)):
             return FeatureView(self.encoder)
-        return super()._view(kind)
+        return FeatureView(NETWORKS[self.quality]) if kind == "image" else super()._view(kind)
 
     def _fit(self, inputs: dict[str, Any], labels: Labels | None, observed: dict[str, Mask]) -> None:
         if self.fine_ is None:

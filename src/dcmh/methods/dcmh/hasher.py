@@ -24,7 +24,7 @@ from dcmh.data.dataset import Dataset
 from dcmh.errors import DataError, DivergedError, ParameterError, StorageError, TrainingStopped
 from dcmh.inputs import encoders
 from dcmh.inputs.features import outputs_of
-from dcmh.inputs.views import FeatureView, PixelView, View, WordView
+from dcmh.inputs.views import NETWORKS, FeatureView, PixelView, View, WordView
 from dcmh.methods import fine_space
 from dcmh.methods.base import Arrays, Hasher, Labels, Mask, Progress
 from dcmh.methods.dcmh import algorithm, finetuning, state
@@ -37,7 +37,7 @@ from dcmh.networks import distributed, hashing
 from dcmh.util import device as devices
 from dcmh.util.checks import number, whole_number
 
-QUALITIES = {"fast": "efficientnet-lite0", "good": "efficientnet-lite2", "best": "efficientnet-lite2"}
+QUALITIES = NETWORKS | {"best": NETWORKS["good"]}
 LARGE_SET = 4000  # training points from which larger batches are better (docs/recipe.md)
 MAX_MEASURED = 50  # iterations, spread evenly, after which the MAP of held-out points is measured
 
