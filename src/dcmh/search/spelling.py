@@ -21,7 +21,7 @@ from dcmh.util.text import HALVES, STOP_WORDS, index_words, plural_form
 Counts = Callable[[Sequence[str]], dict[str, int]]  # how many items contain each word
 
 SHORTEST = 4  # letters of a word from which on it is compared with others,
-LONG = 9  # and from which on two letters may differ
+LONG = 8  # and from which on two letters may differ
 LONGEST = 30
 PART = 3  # letters of each of two words that are written as one
 MOST = 8  # words of a query
