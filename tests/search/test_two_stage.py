@@ -375,20 +375,6 @@ class TestPrecision:
             older.precision(match, 0, "word", "text", Ranking([match], None, 9, None, None, 0.5), has_text=False) == 0.8
         )
 
-    def test_a_later_hit_is_not_shown_more_precise_than_one_of_the_first_with_its_score(self):
-        bands = {"10": [[0, 0.3], [1, 0.9]], "50": [[0, 0.1], [0.5, 1.0], [1, 1.0]]}
-        record = {"items": 100, "weakest": {}, "curves": {"word": {"bare": bands}}}
-        measured = calibration.Calibration({calibration.HELD: record})
-
-        def shown(score, position):
-            ranking = Ranking([], None, 100, None, None, 0.0)
-            match = Match(1, 3, "image", score, score)
-            return measured.precision(match, position, "word", "text", ranking, has_text=False)
-
-        assert [shown(0.5, place) for place in (0, 9, 10, 49)] == pytest.approx([0.6, 0.6, 0.6, 0.6])
-        assert shown(0.1, 10) == pytest.approx(0.28)  # its own curve, where that is lower
-        assert shown(0.5, 50) is None
-
     def test_curves_rise(self):
         rng = np.random.default_rng(0)
         seen = [(score, rng.random() < score) for score in rng.random(2000)]

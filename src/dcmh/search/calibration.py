@@ -7,7 +7,6 @@ relevant. Separate curves are kept for:
   relevant is what shares a label with them);
 - hits whose text contains a word of the query, hits whose text contains none, and hits without a text;
 - the first ten hits and later ones, since a score that is good for the first place of one query may be the fortieth of another.
-  A later hit is shown no higher precision than one of the first ten with its score would be.
 
 Within each, precision is the monotone least-squares curve over the score less BEST times the best fine score of the query, since
 uncommon words score lower throughout. Everything is measured on all held-out items, on every second, every fourth and so on: hits
@@ -73,22 +72,13 @@ class Curves:
 
     def precision(self, match: Match, kind: str, where: str, last: int, best: float) -> float | None:
         """The precision of a hit in a context, among the hits up to the `last`; None if it was not measured."""
-        if match.score is None or (best < self.weakest.get(kind, -1) and not match.words):
-            return None
-        value = match.score - BEST * best
-        precision = self._at(value, kind, where, last)
-        if precision is None:
-            return None
-        earlier = (self._at(value, kind, where, band) for band in BANDS if band < last)
-        return min(precision, *(share for share in earlier if share is not None), 1.0)
-
-    def _at(self, value: float, kind: str, where: str, last: int) -> float | None:
         curve = self.curves.get((kind, where, last))
         if where == UNCOMMON and curve is None:  # reports of version 0.1 have one curve for both
             curve = self.curves.get((kind, BARE, last))
-        if not curve:
+        if not curve or match.score is None or (best < self.weakest.get(kind, -1) and not match.words):
             return None
         scores, shares = np.array(curve).T
+        value = match.score - BEST * best
         return float(np.interp(value, scores, shares)) if value >= scores[0] else None
 
 
