@@ -201,8 +201,9 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
     last = None if k is None else k + offset
     if request.apart:
         top = _best(ids, key, RERANKED)  # the same for every page of hits
-        term = np.zeros(len(ids), np.float32)
-        term[top] = _code_term(collection.codes, scopes, request, ids[top].tolist())
+        best_terms = _code_term(collection.codes, scopes, request, ids[top].tolist())
+        term = np.full(len(ids), best_terms.min(initial=0), np.float32)  # so that the others stay behind them
+        term[top] = best_terms
         score, key = score + term, key + term
     order = _best(ids, key, None if last is None else last + SPARE)
     for item in without.tolist() if near else ():
@@ -256,7 +257,8 @@ def _code_term(codes: Codes, scopes: list[Scope], request: Request, items: list[
     """What the codes of some items add to their scores where a query excludes something; 0 for an item without a code."""
     found: dict[int, bytes] = {}
     for name in _by_preference(codes, scopes, request):
-        found |= codes[name].codes_by_id([item for item in items if item not in found])
+        if missing := [item for item in items if item not in found]:
+            found |= codes[name].codes_by_id(missing)
     packed = np.frombuffer(b"".join(found.values()), np.uint8).reshape(len(found), len(request.code))
     term = np.zeros(len(found), np.float32)
     for weight, code in ((WANTED, request.wanted), *((-UNWANTED, code) for code in request.apart)):
