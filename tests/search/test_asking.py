@@ -58,6 +58,8 @@ def photos(cheap_home, tmp_path_factory):
         ("dog but not on grass", "dog", ["grass"]),
         ("a bus that is not red", "a bus that is", ["red"]),
         ("cats and no dogs", "cats", ["dogs"]),
+        ("street with no cars and no people", "street", ["cars", "people"]),
+        ("dog without a leash or a", "dog", ["leash"]),
         ("to go or not to", "to go or not to", []),
         ("dog - beach", "dog - beach", []),
         ("", "", []),

@@ -108,11 +108,10 @@ def parse(text: str) -> tuple[str, tuple[str, ...]]:
         elif phrase is None:
             wanted.append(match[0])
         elif len(phrase) == 1 and (word in ARTICLES or word in ENDING):
-            phrase[0] += f" {token}"  # "not on the grass" excludes the grass
+            phrase[0] = phrase[0] and f"{phrase[0]} {token}"  # "not on the grass" excludes the grass
         elif word in JOINING and len(phrase) > 1:
-            negation = phrase[0]
             close()
-            phrase = [negation]
+            phrase = [""]  # if no word follows, none is wanted either
         elif word in ENDING and len(phrase) > 1:
             close()
             wanted.append(token)
@@ -121,7 +120,7 @@ def parse(text: str) -> tuple[str, tuple[str, ...]]:
             if token[-1] in _PUNCTUATION:
                 close()
     close()
-    return " ".join(wanted), tuple(dict.fromkeys(excluded for excluded in without if excluded))
+    return " ".join(filter(None, wanted)), tuple(dict.fromkeys(excluded for excluded in without if excluded))
 
 
 def ask(
