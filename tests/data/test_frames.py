@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -233,6 +234,29 @@ def test_a_picture_that_is_gone_is_an_image_error(tmp_path):
     data = load_dataset(tmp_path / "a.parquet")
     table = pyarrow.table({"image": [None] * N}, schema=pyarrow.schema([("image", pyarrow.binary())]))
     store = data.image.values[0].store
-    store._row_group = lambda group: table.column(0)
+    store._groups[0] = table.column(0)
     with pytest.raises(ImageError, match="no bytes"):
         data.image.source(0)
+
+
+def test_a_row_group_makes_room_before_another_is_read(tmp_path, monkeypatch):
+    table = pyarrow.table({"image": [bytes([number]) for number in range(20)]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=4)
+
+    class Group(list):
+        """A row group of one byte per picture."""
+
+        __hash__ = object.__hash__
+
+    groups = weakref.WeakSet()
+
+    def read(self, number):
+        assert len(groups) < frames_module.ROW_GROUPS
+        group = Group(pyarrow.scalar(bytes([row])) for row in range(4 * number, 4 * number + 4))
+        groups.add(group)
+        return group
+
+    monkeypatch.setattr(frames_module._ParquetRows, "_read", read)
+    rows = frames_module._ParquetRows(tmp_path / "a.parquet", "image")
+    assert b"".join(rows.read(key) for key in range(20)) == bytes(range(20))
+    assert len(groups) == frames_module.ROW_GROUPS

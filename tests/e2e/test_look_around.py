@@ -120,9 +120,13 @@ def test_the_file_that_a_folder_was_read_from_is_not_listed_as_unread(cli, tmp_p
         tmp_path / "wiki.mat", parts | {f"L_{part}": np.eye(2)[np.arange(20) % 2] for part in ("tr", "te")}
     )
     (tmp_path / "notes.md").touch()
+    (tmp_path / "more").mkdir()
+    for name in ("more.parquet", "more/photos.tar"):
+        (tmp_path / name).touch()
     found = json.loads(cli("data", str(tmp_path), "--json").out)
     assert found["items"] == 40
-    assert found["not_read"] == {"document": ["notes.md"]}
+    not_read = {file for files in found["not_read"].values() for file in files}
+    assert not_read == {"notes.md", "more.parquet", "more/photos.tar"}
 
 
 def test_arguments_that_no_command_takes_are_named(cli):

@@ -58,6 +58,8 @@ def photos(cheap_home, tmp_path_factory):
         ("dog but not on grass", "dog", ["grass"]),
         ("a bus that is not red", "a bus that is", ["red"]),
         ("cats and no dogs", "cats", ["dogs"]),
+        ("street with no cars and no people", "street", ["cars", "people"]),
+        ("dog without a leash or a", "dog", ["leash"]),
         ("to go or not to", "to go or not to", []),
         ("dog - beach", "dog - beach", []),
         ("", "", []),
@@ -95,6 +97,21 @@ def test_codes_of_what_is_wanted_and_excluded_count_as_well(photos):
     hits = photos.search("sea -night", k=COUNT, modality="image")
     assert {hit.id: hit.score for hit in hits} == pytest.approx(scores, abs=1e-6)
     assert [hit.score for hit in hits] == pytest.approx(sorted(scores.values(), reverse=True), abs=1e-6)
+
+
+def test_only_the_best_items_are_ordered_again(photos, monkeypatch):
+    best = [hit.id for hit in photos.search("sea -night", k=COUNT, modality="image")]
+    monkeypatch.setattr(rank, "UNWANTED", 0.0)
+    monkeypatch.setattr(rank, "WANTED", 0.0)
+    plain = [hit.id for hit in photos.search("sea -night", k=COUNT, modality="image")]
+    assert plain != best
+    monkeypatch.setattr(rank, "UNWANTED", -5.0)  # codes speak against the best items
+    monkeypatch.setattr(rank, "RERANKED", 7)
+    hits = list(photos.search("sea -night", k=COUNT, modality="image"))
+    assert {hit.id for hit in hits[:7]} == set(plain[:7])
+    assert [hit.id for hit in hits[7:]] == plain[7:]
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_a_query_of_excluded_words_alone_ranks_by_absence(photos):

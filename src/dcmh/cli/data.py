@@ -94,7 +94,7 @@ def data(
 
 def look(name: str, text: str | None = None, modalities: str | None = None) -> tuple[Dataset | None, dict[str, Any]]:
     """The items, None if a folder holds neither pictures nor a table; and for JSON, what there is."""
-    from dcmh.data import folder, shards
+    from dcmh.data import folder, tables_in
 
     loaded: Dataset | None = None
     try:
@@ -104,9 +104,10 @@ def look(name: str, text: str | None = None, modalities: str | None = None) -> t
             raise
     record = describe(loaded) if loaded is not None else {"name": Path(name).resolve().name, **_EMPTY}
     if _is_folder(name):
-        contents = folder.scan(Path(name).expanduser())
-        read = (".mat", *shards.SHARDS) if loaded is not None and not contents.images else ()
-        unread = {kind: [file for file in files if not file.endswith(read)] for kind, files in contents.unread.items()}
+        path = Path(name).expanduser()
+        contents = folder.scan(path)
+        read = set() if loaded is None else {file.name for file in tables_in(path)}
+        unread = {kind: [file for file in files if file not in read] for kind, files in contents.unread.items()}
         record |= {
             "not_read": {kind: files for kind, files in unread.items() if files},
             "left_out": contents.left_out(),

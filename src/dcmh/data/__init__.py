@@ -112,15 +112,24 @@ def named(source: str) -> tuple[str, Path | None] | None:
     return None
 
 
-def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:
-    from dcmh.data import folder, mat, shards, tables
+def tables_in(path: Path) -> list[Path]:
+    """The files that hold the items of a folder without pictures: .mat files, or else shards of one kind."""
+    from dcmh.data import folder, shards, tables
 
-    listed = any((path / name).is_file() for name in (*tables.PAIRS, *tables.CAPTIONS))
-    if not listed and any(path.glob("*.mat")) and not folder.scan(path).images:
-        return _call(mat.load, str(path), (path,), options)
-    by_suffix = (sorted(path.glob(f"*{suffix}")) for suffix in shards.SHARDS)
+    if any((path / name).is_file() for name in (*tables.PAIRS, *tables.CAPTIONS)):
+        return []
+    by_suffix = (sorted(path.glob(f"*{suffix}")) for suffix in (".mat", *shards.SHARDS))
     files = next(filter(None, by_suffix), [])
-    if files and not listed and not folder.scan(path).images:
+    return files if files and not folder.scan(path).images else []
+
+
+def _load_folder(path: Path, options: dict[str, Any]) -> Dataset:
+    from dcmh.data import folder, mat
+
+    files = tables_in(path)
+    if files and files[0].suffix == ".mat":
+        return _call(mat.load, str(path), (path,), options)
+    if files:
         return _load_shards(files, path, path.resolve().name, options)
     return _call(folder.load, str(path), (path,), options)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -135,13 +136,18 @@ class _ParquetRows:
         metadata = self._file.metadata
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(counts)])
-        self._row_group = lru_cache(ROW_GROUPS)(self._read)
-        self._lock = threading.Lock()  # so that no row group is read twice
+        self._groups: OrderedDict[int, Any] = OrderedDict()
+        self._lock = threading.Lock()
 
     def read(self, key: int) -> bytes:
         group = int(np.searchsorted(self._starts, key, side="right")) - 1
         with self._lock:
-            column = self._row_group(group)
+            if group not in self._groups:
+                while len(self._groups) >= ROW_GROUPS:  # first, unlike functools.lru_cache: a row group may be large
+                    self._groups.popitem(last=False)
+                self._groups[group] = self._read(group)
+            self._groups.move_to_end(group)
+            column = self._groups[group]
         return _file_bytes(column[key - int(self._starts[group])].as_py())
 
     def __reduce__(self) -> tuple[Any, tuple[Path | RemoteFile, str]]:

@@ -108,11 +108,10 @@ def parse(text: str) -> tuple[str, tuple[str, ...]]:
         elif phrase is None:
             wanted.append(match[0])
         elif len(phrase) == 1 and (word in ARTICLES or word in ENDING):
-            phrase[0] += f" {token}"  # "not on the grass" excludes the grass
+            phrase[0] = phrase[0] and f"{phrase[0]} {token}"  # "not on the grass" excludes the grass
         elif word in JOINING and len(phrase) > 1:
-            negation = phrase[0]
             close()
-            phrase = [negation]
+            phrase = [""]  # if no word follows, none is wanted either
         elif word in ENDING and len(phrase) > 1:
             close()
             wanted.append(token)
@@ -121,7 +120,7 @@ def parse(text: str) -> tuple[str, tuple[str, ...]]:
             if token[-1] in _PUNCTUATION:
                 close()
     close()
-    return " ".join(wanted), tuple(dict.fromkeys(excluded for excluded in without if excluded))
+    return " ".join(filter(None, wanted)), tuple(dict.fromkeys(excluded for excluded in without if excluded))
 
 
 def ask(
@@ -207,16 +206,16 @@ def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: li
     weighted = [(weight / total, asked) for weight, asked in parts if asked[1].known]
     weighted += [(-weight, asked) for weight, asked in excluded if asked[1].known]
     fine: NDArray[np.float32] | None = None
-    bits = {
-        True: np.zeros(encoders.bits, np.float64),
-        False: np.zeros(encoders.bits, np.float64),
-    }  # by sign of the weight
+    wanted_bits, excluded_bits = np.zeros((2, encoders.bits), np.float64)
     for weight, (_, request) in weighted:
-        bits[weight > 0] += weight * codes.unpack(np.frombuffer(request.code, np.uint8)[None], encoders.bits)[0]
+        bits = wanted_bits if weight > 0 else excluded_bits
+        bits += weight * codes.unpack(np.frombuffer(request.code, np.uint8)[None], encoders.bits)[0]
         if request.fine is not None:
             term = np.asarray(weight * request.fine, np.float32)
             fine = term if fine is None else fine + term
-    code, wanted = (codes.pack(codes.sign(sums[None]))[0].tobytes() for sums in (bits[True] + bits[False], bits[True]))
+    code, wanted_code = (
+        codes.pack(codes.sign(sums[None]))[0].tobytes() for sums in (wanted_bits + excluded_bits, wanted_bits)
+    )
     spoken = next((asked for _, asked in parts if asked[1].is_text), None)
     shown = next((asked for _, asked in parts if not asked[1].is_text), None)
     first = shown or spoken or excluded[0][1]
@@ -226,9 +225,12 @@ def _combined(encoders: Encoders, parts: list[tuple[float, Asked]], excluded: li
         used, ignored, nearest = spoken[0].used, spoken[0].ignored, spoken[0].nearest
         query = replace(query, used=used, ignored=ignored, nearest=nearest)
         request = replace(request, words=spoken[1].words, known=spoken[1].known or shown is not None)
-    apart = tuple(one.code for _, (_, one) in excluded if one.is_text and one.known)
-    without = tuple(one[1].words for _, one in excluded if one[1].words)
-    return query, replace(request, without=without, apart=apart, wanted=wanted if bits[True].any() else None)
+    return query, replace(
+        request,
+        without=tuple(one.words for _, (_, one) in excluded if one.words),
+        wanted_code=wanted_code if wanted_bits.any() else None,
+        excluded_codes=tuple(one.code for _, (_, one) in excluded if one.is_text and one.known),
+    )
 
 
 def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, suggest: bool = True) -> Asked:

@@ -93,8 +93,8 @@ class Request:
     """A query: its code in a modality, and its fine vector and words if it has any.
 
     `known` is False if the model knows no word of the query, so that only texts that contain them can be hits. An item is
-    no hit if its text or labels contain all words of a member of `without`. `apart` are the codes of the excluded words, and
-    `wanted` that of the rest of such a query.
+    no hit if its text or labels contain all words of a member of `without`. `excluded_codes` are those of the excluded
+    words, and `wanted_code` that of the rest of such a query.
     """
 
     code: bytes
@@ -104,8 +104,8 @@ class Request:
     words: tuple[str, ...] = ()
     known: bool = True
     without: tuple[tuple[str, ...], ...] = ()
-    wanted: bytes | None = None
-    apart: tuple[bytes, ...] = ()
+    wanted_code: bytes | None = None
+    excluded_codes: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -199,10 +199,11 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
             keep &= _marked(ids, wanted.allowed)
         key, kept = np.where(keep, key, -np.inf), fine[keep]
     last = None if k is None else k + offset
-    if request.apart:
+    if request.excluded_codes:
         top = _best(ids, key, RERANKED)  # the same for every page of hits
-        term = np.zeros(len(ids), np.float32)
-        term[top] = _code_term(collection.codes, scopes, request, ids[top].tolist())
+        best_terms = _code_term(collection.codes, scopes, request, ids[top].tolist())
+        term = np.full(len(ids), best_terms.min(initial=0), np.float32)  # so that the others stay behind them
+        term[top] = best_terms
         score, key = score + term, key + term
     order = _best(ids, key, None if last is None else last + SPARE)
     for item in without.tolist() if near else ():
@@ -256,10 +257,12 @@ def _code_term(codes: Codes, scopes: list[Scope], request: Request, items: list[
     """What the codes of some items add to their scores where a query excludes something; 0 for an item without a code."""
     found: dict[int, bytes] = {}
     for name in _by_preference(codes, scopes, request):
-        found |= codes[name].codes_by_id([item for item in items if item not in found])
+        if missing := [item for item in items if item not in found]:
+            found |= codes[name].codes_by_id(missing)
     packed = np.frombuffer(b"".join(found.values()), np.uint8).reshape(len(found), len(request.code))
     term = np.zeros(len(found), np.float32)
-    for weight, code in ((WANTED, request.wanted), *((-UNWANTED, code) for code in request.apart)):
+    weighted = [(WANTED, request.wanted_code), *((-UNWANTED, code) for code in request.excluded_codes)]
+    for weight, code in weighted:
         if code is not None:
             distance = hamming(np.frombuffer(code, np.uint8)[None], packed)[0]
             term += weight * (1 - 2 * distance / next(iter(codes.values())).bits)
