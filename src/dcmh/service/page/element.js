@@ -17,7 +17,8 @@ export function byId(id) {
 
 /** The name of a file with its folders, which breaks after slashes rather than within a name. */
 export function breakable(path) {
-  return path.split(/(?<=\/)/).flatMap((part, at) => (at ? [element("wbr"), part] : [part]));
+  const [first, ...others] = path.split("/");
+  return [first, ...others.flatMap((part) => ["/", element("wbr"), part])];
 }
 
 function build(made, properties, children) {
