@@ -27,6 +27,7 @@ one, or changes places with the next one, in the longest word of label names, of
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from typing import Any
 import numpy as np
 
 import dcmh
+from dcmh.errors import UnknownWords
 from dcmh.search import SearchIndex, calibration
 from dcmh.util.text import index_words
 
@@ -132,7 +134,10 @@ class Searched:
         self.data = data
 
     def first(self, text: str, k: int = 10, **more: Any) -> list[int]:
-        return [self.rows[hit.name] for hit in self.index.search(text=text, k=k, **more)]
+        """The first rows; none for a word that the encoder cannot read."""
+        with contextlib.suppress(UnknownWords):
+            return [self.rows[hit.name] for hit in self.index.search(text=text, k=k, **more)]
+        return []
 
     def precision(self, words: dict[str, str]) -> float:
         """Mean P@10 of words, each with the label that it stands for."""
@@ -141,7 +146,7 @@ class Searched:
         for word, label in words.items():
             column = labels[:, names.index(label)] if label in names else np.zeros(0)
             if column.sum() >= 10:
-                found.append(float(column[self.first(word)].mean()))
+                found.append(float(column[self.first(word)].sum() / 10))
         return float(np.mean(found))
 
 
