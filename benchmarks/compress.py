@@ -146,7 +146,7 @@ def run(given: argparse.Namespace) -> None:
     extra = {key: json.loads(value) for key, value in (pair.split("=") for pair in given.set)}
     made |= {name: learned(name, **extra) for name in ("neighbours", "labels")}
     matrices = {name: unit(vectors_of(data, name)) for name in given.vectors}
-    order = np.random.default_rng(0).permutation(len(data))
+    order = np.random.default_rng(given.draw).permutation(len(data))
     queries, items = order[: given.queries], order[given.queries :]
     if given.validation:
         queries, items = items[: given.queries], items[given.queries :]
@@ -205,6 +205,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, nargs="+", default=list(BYTES))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--draw", type=int, default=0, help="seed by which the queries are drawn")
     parser.add_argument("--validation", action="store_true")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of DCMH")
     parser.add_argument("--out", type=Path)

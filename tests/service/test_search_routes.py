@@ -170,8 +170,8 @@ class TestWords:
         assert (found["hits"], found["nearest"], found["next"]) == ([], None, None)
 
     def test_a_misspelt_parameter_is_refused_with_the_nearest_one(self, client):
-        record = problem(client.get("/api/search?text=sea&lable=night"), 422, "bad-parameter")
-        assert (record["title"], record["hint"]) == ("There is no parameter 'lable'.", "Did you mean label?")
+        record = problem(client.get("/api/search?text=sea&labels=night"), 422, "bad-parameter")
+        assert (record["title"], record["hint"]) == ("There is no parameter 'labels'.", "Did you mean label?")
 
     def test_in_chooses_the_codes(self, client, index):
         found = checked(client.get("/api/search", params={"text": WORDS, "in": "text", "k": 3}))
