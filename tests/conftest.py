@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+# Before Milvus' client is: its handlers of fork can abort a child before it runs a program. Tests never fork otherwise.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import sys
 from pathlib import Path

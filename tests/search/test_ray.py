@@ -109,6 +109,7 @@ def test_a_killed_driver_loses_only_blocks_in_flight(cluster, words_model, tmp_p
     assert not (tmp_path / ".ray.blocks").exists()
 
 
+@pytest.mark.slow
 def test_an_index_of_photos_is_that_of_one_process(pool, own, tmp_path):
     """By another process: workers use the real network, for which these tests have put another one into this process."""
     photos = own / "photos"
@@ -144,6 +145,7 @@ class Broken:
         return 0
 
 
+@pytest.mark.slow
 def test_errors_of_actors(pool, words_model, monkeypatch):
     monkeypatch.setattr(pools, "ATTEMPTS", 2)
     with pytest.raises(AttributeError):
