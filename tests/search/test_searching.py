@@ -171,7 +171,7 @@ def test_a_closed_index_says_that_it_is_closed(ready):
 
 def test_the_record_for_json(index):
     record = index.search(text="sunny", k=2, radius=16).to_json()
-    assert set(record) == {"query", "searched", "took_ms", "radius", "candidates", "at_least", "hits"}
+    assert set(record) == {"query", "searched", "took_ms", "radius", "candidates", "at_least", "unlikely", "hits"}
     assert set(record["query"]) >= {"text", "used", "ignored"}
     assert set(record["hits"][0]) >= {"id", "distance", "bits", "precision", "text", "path"}
     json.dumps(record)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +20,9 @@ from dcmh.errors import ParameterError, QueryError, UnknownWords
 from dcmh.index import numpy_kernels
 from dcmh.index.fine import FineIndex
 from dcmh.inputs import sentences
-from dcmh.methods import fine_space
+from dcmh.methods import fine_space, starter
 from dcmh.search import Filter, SearchIndex, calibration, rank
+from dcmh.search.encode import Encoders
 from dcmh.search.query import read_ahead
 from dcmh.search.rank import Match, Ranking
 from dcmh.search.spelling import in_usual_case
@@ -313,6 +316,48 @@ class TestPrecision:
     def test_what_is_weaker_than_all_that_was_measured_has_none(self, index):
         index.calibration.sizes[0].weakest = {"word": 2.0}
         assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT) if not hit.words)
+
+    def test_a_query_that_is_weaker_than_all_measured_ones_probably_matches_nothing(self, index, monkeypatch):
+        monkeypatch.setattr(calibration, "UNLIKELY", 0.0)
+        for weakest, is_unlikely in ((-2.0, False), (2.0, True)):
+            index.calibration.sizes[0].weakest = {"word": weakest}
+            assert index.search(text="quantum", k=3).unlikely is is_unlikely
+        assert not index.search(text="snow", k=3).unlikely  # found by its word
+
+    @pytest.mark.parametrize(("best", "is_unlikely"), [(0.2, True), (0.3, False), (None, False)])
+    def test_nor_does_one_whose_best_hit_has_a_low_precision(self, best, is_unlikely):
+        match = Match(1, 3, "image", 0.5, 0.5)
+        ranking = Ranking([match], None, 10, None, None, 0.5, (0.5,))
+        judge = calibration.Calibration({}).is_unlikely
+        assert judge("picture", ranking, [0.1, best, 0.1], lambda items, hits: None) is is_unlikely
+
+    @pytest.mark.parametrize(
+        ("kind", "score", "usual", "highest", "is_unlikely"),
+        [
+            ("word", 0.5, 0.55, 0.7, False),
+            ("word", 0.5, 0.63, 0.7, True),  # much less than usual
+            ("sentence", 0.5, 0.63, 0.7, True),
+            ("combined", 0.5, 0.63, 0.7, False),  # no words alone
+            ("word", 0.35, 0.3, 0.35, True),  # nothing shows it, there or here
+            ("word", 0.35, 0.3, 0.4, False),
+        ],
+    )
+    def test_a_model_with_reference_pictures_compares_with_them(self, kind, score, usual, highest, is_unlikely):
+        ranking = Ranking([Match(1, 3, "image", score, score)], None, 10, None, None, score, (score,) * 3)
+        judge = calibration.Calibration({}).is_unlikely
+        assert judge(kind, ranking, [None], lambda items, hits: usual if items == 10 else highest) is is_unlikely
+        by_word = replace(ranking, matches=[Match(1, 3, "image", 1.5, score, ("snow",))])
+        assert not judge(kind, by_word, [None], lambda items, hits: usual if items == 10 else highest)
+
+    def test_the_usual_score_is_that_of_as_many_reference_pictures(self):
+        space = Encoders(starter.folder()).fine
+        (query,) = space.as_query(space.of_texts(["a dog on the beach"]))
+        scores = np.sort(space.arrays[fine_space.REFERENCE].astype(np.float32) @ query)[::-1]
+        assert len(scores) == 1000
+        for items, first in ((100, 30), (1000, 3), (50_000, 3), (math.inf, 3), (1, 1000)):
+            assert space.usual(query, items, 3) == pytest.approx(float(scores[:first].mean()), abs=1e-5)
+        space.arrays.pop(fine_space.REFERENCE)  # as models of one's own have none
+        assert space.usual(query, 100, 3) is None
 
     def test_hits_past_what_was_measured_have_none(self, index):
         assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT, offset=50))

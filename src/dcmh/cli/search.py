@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json as json_lines
-import math
 import os
 import sys
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from dcmh.util.tables import csv_table
 if TYPE_CHECKING:
     from dcmh.search import Hits, SearchIndex
 
-UNLIKELY = 0.25  # precision of the best hit, below which probably nothing matches
 TEXT_WIDTH = 70  # characters of a text in the table
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # first bytes of picture files
 
@@ -270,9 +268,10 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
         console.say(
             "precision: share of relevant items among such hits, measured on items that the model did not learn from"
         )
-    best = max(math.inf if hit.precision is None else hit.precision for hit in list(hits)[:10])
-    if best < UNLIKELY:
-        console.say(f"Probably nothing matches: the best hit has a precision of only {best:.2f}.")
+    if hits.unlikely:
+        best = max((hit.precision for hit in hits if hit.precision is not None), default=None)
+        why = "such low scores are seldom right" if best is None else f"the best hit has a precision of only {best:.2f}"
+        console.say(f"Probably nothing matches: {why}.")
     if hits.below:
         console.say(f"Left out because their precision is lower or was not measured: {hits.below:,}.")
     console.say(f"{hits.searched:,} searched in {hits.took_ms:.1f} ms{_how_well(index, hits)}")

@@ -47,6 +47,7 @@ from dcmh.util.blas import product
 DIMENSIONS = (0, 64, 128, 256)  # 0: no fine space
 DEFAULT = 128
 PREFIX = "fine:"  # of its arrays in the weights of a model
+REFERENCE = "reference"  # the array of quantised vectors of everyday pictures
 TEMPERATURE = 2.0
 HEADROOM = 1.2  # how far beyond those learned from vectors may lie before they are clipped
 
@@ -129,6 +130,18 @@ class FineSpace:
     def restore(self, quantised: NDArray[np.int8]) -> Matrix:
         """Undo `quantise`, up to rounding."""
         return np.asarray(quantised.astype(np.float32) * self._step, np.float32)
+
+    def usual(self, query: Matrix, items: float, hits: int) -> float | None:
+        """The mean score of the first hits of a query in a collection of everyday pictures, of a given number of items.
+
+        By the reference pictures that the space keeps, which it did not learn from; None if it keeps none. A collection larger
+        than these counts as large as them.
+        """
+        reference = self.arrays.get(REFERENCE)
+        if reference is None:
+            return None
+        scores = np.sort(reference @ query)[::-1]
+        return float(scores[: max(hits, round(hits * len(scores) / max(items, 1)))].mean())
 
     def _class_vectors(self, inputs: Matrix, view: View, names: Matrix) -> Matrix:
         """k: the prediction of the image network's own classifier, in the fine space."""

@@ -13,12 +13,16 @@ uncommon words score lower throughout. Everything is measured on all held-out it
 of equal score and rank are better in a larger collection, and a search takes the curves of the sizes next to its own. A query
 whose best fine score is lower than that of nearly all measured ones has no measured precision, since what it asks for may not be
 there at all. Neither have hits after the fiftieth.
+
+`Calibration.is_unlikely` tells whether probably nothing matches a query of words at all: where precision was measured, if the
+best hit's is low, or the query weaker than nearly all measured ones; for a model with reference pictures (the starter model), if
+the first hits score lower than those among as many reference pictures, or both score low.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +56,11 @@ BARE, UNCOMMON = "bare", "uncommon"  # contexts: no text; a text, but hardly any
 BEST = 0.25
 WEAKEST = 0.05  # share of the measured queries that are weaker than what counts as measured
 HELD = "held_out"  # the entry of report.json
+
+# Nothing is likely to match (benchmarks/starter.py measures the last two):
+UNLIKELY = 0.25  # if the best precision among the first ten hits is lower
+LESS = 0.12  # if the first hits score less by this than those among reference pictures
+FAINT = 0.36  # if neither score that much
 
 Curve = list[tuple[float, float]]  # scores and precision, both rising
 Measured = dict[tuple[str, str, int], list[tuple[float, bool]]]  # (kind, context, band) to score and relevance
@@ -129,6 +138,32 @@ class Calibration:
                 shares.append(share)
                 weights.append(weight)
         return float(np.average(shares, weights=weights)) if sum(weights) else None
+
+    def is_unlikely(
+        self,
+        kind: str,
+        ranking: Ranking,
+        precisions: Sequence[float | None],
+        usual: Callable[[float, int], float | None],
+    ) -> bool:
+        """Whether probably nothing matches a query.
+
+        `precisions` are those of the first hits; `usual` gives the mean score of the first hits among reference pictures, for a
+        number of items and of hits (`FineSpace.usual`).
+        """
+        shares = [1.0 if share is None else share for share in precisions[: BANDS[0]]]
+        if shares and max(shares) < UNLIKELY:
+            return True
+        if kind not in ("word", "sentence") or not ranking.first or any(match.words for match in ranking.matches):
+            return False
+        if self.is_measured:
+            weakest = [curves.weakest.get(kind, -1.0) for curves, _ in self._around(ranking.searched)]
+            return ranking.best is not None and ranking.best < min(weakest)
+        score, count = float(np.mean(ranking.first)), len(ranking.first)
+        expected, highest = usual(ranking.searched, count), usual(math.inf, count)
+        if expected is None or highest is None:
+            return False
+        return score < expected - LESS or max(score, highest) < FAINT
 
     def _around(self, items: int) -> list[tuple[Curves, float]]:
         """The measured sizes next to that of a collection, each with its weight."""

@@ -395,10 +395,29 @@ class SearchIndex:
         if at_least is not None:
             good = [hit for hit in hits if hit.precision is not None and hit.precision >= at_least]
             below, hits = len(hits) - len(good), good[offset:last]
+        unlikely = bool(hits) and self._is_unlikely(query, request, ranking, hits)
         took = 1000 * (time.perf_counter() - began)
         return Hits(
-            tuple(hits), query, ranking.searched, took, ranking.radius, nearest, ranking.candidates, at_least, below
+            tuple(hits),
+            query,
+            ranking.searched,
+            took,
+            ranking.radius,
+            nearest,
+            ranking.candidates,
+            at_least,
+            below,
+            unlikely,
         )
+
+    def _is_unlikely(self, query: Query, request: Request, ranking: rank.Ranking, hits: Sequence[Hit]) -> bool:
+        """Whether probably nothing matches the query."""
+
+        def usual(items: float, count: int) -> float | None:
+            fine = self.encoders.fine
+            return None if fine is None or request.fine is None else fine.usual(request.fine, items, count)
+
+        return self.calibration.is_unlikely(query.kind, ranking, [hit.precision for hit in hits], usual)
 
     def _intact(self, work: Callable[[Snapshot[Any, Any]], T]) -> T:
         """Work on the snapshot; if its files are damaged, they are derived again first."""

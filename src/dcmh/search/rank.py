@@ -48,6 +48,7 @@ RATIO = 0.7
 WORDS = 1.0
 FEW = 10
 FIRST = 10  # more than any score
+SHOWING = 3  # items whose fine scores show whether anything matches
 RERANKED = 1_000  # items whose codes are compared with those of excluded words
 WANTED, UNWANTED = 0.2, 0.4
 SPARE = 10  # hits beyond k, in case another thread removes some during the search
@@ -130,6 +131,9 @@ class Ranking:
     candidates: int | None  # number of items that were scored; None if all were
     radius: int | None
     best: float | None = None  # the highest fine score
+    first: tuple[
+        float, ...
+    ] = ()  # the fine scores of the first items in the order, SHOWING at most, whatever the offset
     common: bool = False  # whether more than FEW items contain some word of the request
 
 
@@ -218,7 +222,8 @@ def search(collection: Collection, request: Request, wanted: Wanted) -> Ranking:
         nearest = replace(wanted, k=1, radius=None, offset=0)
         beyond = next(iter(_by_distance(collection, request, nearest, scopes, searched).matches), None)
     highest = float(kept.max()) if len(kept) else None
-    return Ranking(matches, beyond, searched, candidates, radius, highest, words.common)
+    first = tuple(fine[order[:SHOWING]].tolist())
+    return Ranking(matches, beyond, searched, candidates, radius, highest, first, words.common)
 
 
 def _second_stage(collection: Collection, request: Request, wanted: Wanted) -> list[str]:

@@ -103,7 +103,8 @@ class Hits:
     """The hits of one query, best first, at equal scores the older item first; a sequence of `Hit`.
 
     `nearest` is the nearest item, also if it is outside the radius. `candidates` is the number of items that the second stage
-    scored; None if it scored all. `below` is the number of hits that were left out because of `at_least`.
+    scored; None if it scored all. `below` is the number of hits that were left out because of `at_least`. `unlikely`: probably
+    nothing matches, as `dcmh.search.calibration.is_unlikely` judges.
     """
 
     hits: tuple[Hit, ...]
@@ -115,6 +116,7 @@ class Hits:
     candidates: int | None = None
     at_least: float | None = None
     below: int = 0
+    unlikely: bool = False
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -138,6 +140,7 @@ class Hits:
             "radius": self.radius,
             "candidates": self.candidates,
             "at_least": self.at_least,
+            "unlikely": self.unlikely,
             "hits": [hit.to_json() for hit in self.hits],
         }
 

@@ -80,6 +80,7 @@ class Search(Schema):
     candidates: int | None = Field(description="Number of items scored; null where all items searched were")
     at_least: float | None
     below: int = Field(description="Hits left out because their precision is lower than at_least, or unknown")
+    unlikely: bool = Field(description="Whether probably nothing matches: precision or scores are too low")
     hits: list[Hit]
     nearest: Hit | None = Field(
         description="Where there are no hits, the best one outside the radius or below at_least"

@@ -12,7 +12,7 @@ from pathlib import Path
 from dcmh.errors import ParameterError
 from dcmh.inputs import encoders
 
-SOURCE = "12,000 photos of MS-COCO with their captions (cocodataset.org, CC BY 4.0)"
+SOURCE = "11,000 photos of MS-COCO with their captions (cocodataset.org, CC BY 4.0)"
 
 
 def folder(text_encoder: str | None = None, quality: str | None = None) -> Path:

@@ -12,7 +12,6 @@ import * as radius from "./radius.js";
 import * as selection from "./selection.js";
 
 const SLOW_MS = 180; // before the page shows that it is waiting
-const UNLIKELY = 0.25; // precision of the best hit, below which the page says that probably nothing matches
 const PLACEHOLDERS = 12; // grey tiles while waiting
 
 let found = null; // the answer on screen, with its key; null if there is none
@@ -82,14 +81,15 @@ export function preview(within) {
 function around() {
   byId("more").hidden = isWhole();
   const took = `${found.searched.toLocaleString("en")} searched in ${found.took_ms.toFixed(1)} ms`;
-  byId("count").textContent = limits() ? `${count()}${limits()} · ${took}` : took + unlikely(found.hits);
+  byId("count").textContent = limits() ? `${count()}${limits()} · ${took}` : took + unlikely(found);
   ending();
 }
 
-/** Said if the precision of all first hits was measured, and is low. */
-function unlikely(hits) {
-  const best = Math.max(...hits.slice(0, 10).map(({ precision }) => precision ?? 1));
-  return hits.length && best < UNLIKELY ? ` · probably nothing matches: the best hit has a precision of only ${best.toFixed(2)}` : "";
+/** Said if the service judges that probably nothing matches. */
+function unlikely({ unlikely, hits }) {
+  const known = hits.map(({ precision }) => precision).filter((precision) => precision !== null);
+  const why = known.length ? `the best hit has a precision of only ${Math.max(...known).toFixed(2)}` : "such low scores are seldom right";
+  return unlikely ? ` · probably nothing matches: ${why}` : "";
 }
 
 function limits() {

@@ -305,6 +305,7 @@ def search_response(
         candidates=hits.candidates,
         at_least=page.at_least,
         below=hits.below,
+        unlikely=hits.unlikely,
         hits=[hit_json(hit) for hit in hits.hits[: page.k]],
         nearest=hit_json(hits.nearest) if hits.nearest and not hits.hits else None,
         next=following if page.is_full(hits) else None,
