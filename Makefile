@@ -6,6 +6,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-slow check browser docs dist format clean
 
+# Tests start many processes: without compiled modules each one compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Touch files mark what is installed, so that the second call is quick.
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -32,10 +35,11 @@ check: $(VENV)/.dev
 
 # The tests of the page need Chromium; without it they are skipped, and say so. This installs it on Debian, as root.
 browser:
-	@if ! command -v chromium >/dev/null && grep -qs '^ID=debian' /etc/os-release && [ "$$(id -u)" = 0 ]; then \
+	@if ! command -v chromium-headless-shell >/dev/null && ! command -v chromium >/dev/null \
+	    && grep -qs '^ID=debian' /etc/os-release && [ "$$(id -u)" = 0 ]; then \
 	  echo "Installing Chromium for the tests of the page"; \
-	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } \
-	    >/dev/null 2>&1 || echo "Chromium could not be installed (apt-get install chromium)"; \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium-headless-shell; } \
+	    >/dev/null 2>&1 || echo "Chromium could not be installed (apt-get install chromium-headless-shell)"; \
 	fi
 
 # Three processes on two cores, since tests with servers mostly wait; those that share a server or a browser share a process.

@@ -167,6 +167,7 @@ for cell in cells:
 """
 
 
+@pytest.mark.slow
 def test_from_a_table(run, tmp_path, monkeypatch):
     """The notebook, from a DataFrame to a table of hits, as Jupyter would run and show it."""
     notebook = EXAMPLES / "from_a_table.ipynb"

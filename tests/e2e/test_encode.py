@@ -88,6 +88,7 @@ def whole(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.slow
 def test_workers_write_the_same_as_one_process(captions, toy_model, tmp_path):
     command = ("encode", "captions", "--model", toy_model, "--modality", "text", "--out")
     one = finish(spawn(*command, "one", cwd=tmp_path))

@@ -34,7 +34,7 @@ def headings(page: Path) -> set[str]:
 
 
 def test_commands_for_your_own_photos(cli, tmp_path):
-    write_photos(tmp_path / "photos", 120)
+    write_photos(tmp_path / "photos", 60)
     Image.open(tmp_path / "photos" / "000.png").convert("RGB").save(tmp_path / "sunset.jpg")
     (block,) = [block for block in blocks(README, "console") if "$ dcmh train photos/" in block]
     lines = commands(block)

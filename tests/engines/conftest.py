@@ -14,10 +14,13 @@ from toy_photos import cheap, load, write_pairs
 numbers = itertools.count()
 
 
-SLOW = {  # Milvus waits in them for 15 s or longer; they also run with PostgreSQL, or another one does the same with Milvus
+SLOW = {  # Milvus waits in them for 10 s or longer; they also run with PostgreSQL, or another one does the same with Milvus
     "test_fine_vectors_are_fetched_once[milvus]",
     "test_approximate_searches_say_what_they_miss[milvus]",
     "test_an_older_collection[milvus-add]",
+    "test_an_older_collection[milvus-index]",
+    "test_a_second_folder_is_refused[milvus]",
+    "test_another_model_is_refused[milvus]",
 }
 
 

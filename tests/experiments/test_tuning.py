@@ -124,7 +124,7 @@ def test_the_budget_is_kept_and_a_short_one_leaves_the_defaults(tmp_path):
 
 
 def test_iterations_are_those_of_a_training():
-    for n in (60, 200):
+    for n in (30, 60):
         model = DCMH(bits=8, hidden=8, batch_size=8, device="cpu", validation=0.0).fit(pairs(n))
         assert iterations(DCMH(**model.parameters), pairs(n)) == len(model.history_)
     assert iterations(DCMH(epochs=7), pairs(60)) == 7

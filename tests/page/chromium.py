@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = (
-    "tests/page skipped: there is no Chromium. On Debian as root `make test` installs it; "
+    "tests/page skipped: there is no Chromium. On Debian as root `make browser` installs it; "
     "elsewhere: .venv/bin/playwright install chromium"
 )
 
