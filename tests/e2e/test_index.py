@@ -376,9 +376,7 @@ def test_ctrl_c_keeps_what_was_encoded_and_says_how_to_go_on(toy_model, tmp_path
 
 
 def test_the_first_bits_of_a_nested_model(cli, photos, tmp_path):
-    assert (
-        cli("train", "photos", *QUICK[:4], "--bits", "32", "--nested", "--device", "cpu", "--out", "nested").code == 0
-    )
+    assert cli("train", "photos", *QUICK[:4], "--bits", "32", "--device", "cpu", "--out", "nested").code == 0
     answer = cli("index", "photos", "--model", "nested", "--bits", "16", "--out", "short", "--device", "cpu")
     assert answer.code == 0
     assert "(dcmh, 16 bits)" in answer.err

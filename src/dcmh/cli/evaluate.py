@@ -50,7 +50,7 @@ def evaluate(
     more
         Also show the measures of other papers: MAP@50, MAP@5000, NDCG, RAMAP, and how many queries find their own item.
     bits
-        Measure only the first bits of the codes: 16, 32, 64, …, for a model trained with --nested. Default: all bits.
+        Measure only the first bits of the codes: 16, 32, 64, …, for a model with nested codes. Default: all bits.
     """
     import dcmh
     from dcmh.util import device as devices

@@ -60,7 +60,7 @@ def index(
         The folder that dcmh train wrote; the index keeps a copy. Default: the model of the index; for a new index the
         starter model, which works for any pictures without training.
     bits
-        Keep only the first bits of the codes: 16, 32, 64, …, for a model trained with --nested. Default: all bits.
+        Keep only the first bits of the codes: 16, 32, 64, …, for a model with nested codes. Default: all bits.
     out
         The index folder, or a collection on a server: postgresql://user@host/database?collection=photos or
         milvus://host/photos. Default: NAME.dcmh, named after the data, in the working folder.

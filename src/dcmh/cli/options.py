@@ -97,8 +97,9 @@ class DCMHOptions:
     """Number of outer iterations. Default: 40, more for few items, half as many again to fine-tune; 500 for paper."""
     batch_size: int | None = None
     """Items per step. Default: 128; 256 for 4,000 items or more, except with the paper's recipe."""
-    nested: Flag = None
-    """Train nested codes, whose first 16, 32, … bits can be used alone: dcmh index --bits, dcmh evaluate --bits."""
+    nested: bool | None = None
+    """Train nested codes, whose first 16, 32, … bits can be used alone: dcmh index --bits, dcmh evaluate --bits. Default: with
+    labels or folders, except with the paper's recipe."""
     learning_rate: float | None = None
     """Learning rate of the stable recipe. Default: 0.001."""
     hidden: int | None = None

@@ -19,8 +19,15 @@ from dcmh.util.arrays import unit
 
 # Chosen on validation items of coco12k's captions, never on the queries of benchmarks/compress.py. For neighbours, the hash
 # function is linear and starts at the solution of ITQ, near which it stays; for others it starts anywhere.
-NEIGHBOURS: dict[str, Any] = {"hidden": 0, "dropout": 0.0, "epochs": 20, "gamma": 0.3, "learning_rate": 1e-4}
-OTHERS: dict[str, Any] = {"hidden": 512, "dropout": 0.2, "epochs": 20}
+NEIGHBOURS: dict[str, Any] = {
+    "nested": False,
+    "hidden": 0,
+    "dropout": 0.0,
+    "epochs": 20,
+    "gamma": 0.3,
+    "learning_rate": 1e-4,
+}
+OTHERS: dict[str, Any] = {"nested": False, "hidden": 512, "dropout": 0.2, "epochs": 20}
 TRAIN = 20_000  # maximum number of vectors to learn from: more take longer, and change little
 QUERIES, QUERY_SHARE = 1000, 0.05  # vectors to measure with: their maximum number, and their share of all
 NEAREST, CANDIDATES = 10, 200  # neighbours to find; candidates that the codes pass to the second stage

@@ -475,15 +475,27 @@ def test_the_first_bits_of_nested_codes_are_codes(tmp_path):
 
 
 def test_codes_that_are_not_nested_are_not_shortened():
-    model = DCMH(**FAST | {"bits": 32}).fit(pairs())
+    model = DCMH(**FAST | {"bits": 32, "nested": False}).fit(pairs())
     with pytest.raises(ParameterError, match="codes of 32 bits, not of 16"):
         model.shortened(16)
     with pytest.raises(ParameterError, match="paper's recipe"):
         DCMH(recipe="paper", nested=True)
 
 
-def test_half_of_a_nested_loss_is_that_of_the_prefixes():
-    data = pairs(64)
-    model = DCMH(**FAST | {"bits": 64, "nested": True, "validation": 0}).fit(data)
-    assert model._recipe(model.views_).prefixes == (16, 32)
-    assert DCMH(bits=16, nested=True)._recipe({}).prefixes == ()
+def test_codes_are_nested_where_items_are_similar_by_labels_or_folders():
+    assert DCMH(bits=128)._recipe({}).prefixes == (16, 32, 64)
+    assert DCMH(bits=40, similarity="folders")._recipe({}).prefixes == (16, 32)
+    assert DCMH(similarity="pairing", nested=True)._recipe({}).prefixes == (16, 32)
+    for model in (DCMH(bits=16), DCMH(nested=False), DCMH(similarity="pairing"), DCMH(similarity="tags")):
+        assert model._recipe({}).prefixes == ()
+    with pytest.raises(ParameterError, match="codes of 64 bits, not of 32"):
+        DCMH(recipe="paper").shortened(32)
+
+
+def test_codes_of_a_model_that_does_not_know_the_setting_are_not_nested(tmp_path):
+    DCMH(**FAST | {"bits": 32}).fit(pairs()).save(tmp_path / "model")
+    assert dcmh.load(tmp_path / "model").shortened(16).bits == 16
+    record = json.loads((tmp_path / "model/model.json").read_text())
+    del record["parameters"]["nested"]  # as in version 0.1
+    with pytest.raises(ParameterError, match="codes of 32 bits, not of 16"):
+        DCMH.from_folder(tmp_path / "model", record).shortened(16)

@@ -69,7 +69,8 @@ class DCMH(Hasher):
     weights
         MatConvNet's imagenet-vgg-f.mat, for "cnn-f".
     nested
-        Train the first 16, 32, 64, … bits of a code to be codes as well, which `shortened` gives; not for "paper".
+        Train the first 16, 32, 64, … bits of a code to be codes as well, which `shortened` gives. Default: where items are
+        similar by labels or folders, except for "paper", which has no nested codes.
     learning_rate, hidden, dropout
         For the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
     validation
@@ -102,7 +103,7 @@ class DCMH(Hasher):
         ranking: float = 1.0,
         epochs: int | None = None,
         batch_size: int | None = None,
-        nested: bool = False,
+        nested: bool | None = None,
         learning_rate: float = 1e-3,
         hidden: int = 4096,
         dropout: float = 0.4,
@@ -138,7 +139,7 @@ class DCMH(Hasher):
         self.ranking = float(number("ranking", ranking, least=0))
         self.epochs = None if epochs is None else whole_number("epochs", epochs, 1)
         self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 2)
-        self.nested = bool(nested)
+        self.nested = None if nested is None else bool(nested)
         self.learning_rate = float(number("learning_rate", learning_rate, least=0))
         self.hidden = whole_number("hidden", hidden, 0)
         self.dropout = float(number("dropout", dropout, least=0, below=1))
@@ -277,8 +278,8 @@ class DCMH(Hasher):
             finetune=pixels and not by_labels,
             tune_by_labels=by_labels,
             start_rotated=kind == "neighbours",
-            prefixes=nested_lengths(self.bits) if self.nested else (),
-            ranking=self.ranking if kind in ("labels", "folders") else 0.0,
+            prefixes=self._prefixes,
+            ranking=self.ranking if self._has_classes else 0.0,
         )
 
     def _network(self, recipe: Recipe, view: View) -> nn.Module:
@@ -341,6 +342,17 @@ class DCMH(Hasher):
         return None if self.text_encoder == "none" else self.text_encoder
 
     @property
+    def _has_classes(self) -> bool:
+        """Whether items are similar by labels or folders."""
+        return similarities.kind_of(self.similarity) in ("labels", "folders")
+
+    @property
+    def _prefixes(self) -> tuple[int, ...]:
+        """The lengths below `bits` at which the first bits of a code are a code of their own."""
+        nested = self._has_classes and self.recipe != "paper" if self.nested is None else self.nested
+        return nested_lengths(self.bits) if nested else ()
+
+    @property
     def _image_network(self) -> str:
         """The name of the image network."""
         if self.encoder is not None and encoders.sees(encoders.open_encoder(self.encoder)):
@@ -370,14 +382,19 @@ class DCMH(Hasher):
 
     # -- out of sample --------------------------------------------------------------------------------------------
 
+    @classmethod
+    def from_folder(cls, folder: Path, record: Mapping[str, Any]) -> Self:
+        """Rebuild a fitted method from an opened model folder. Models of version 0.1 know no nested codes."""
+        return super().from_folder(folder, {**record, "parameters": {"nested": False} | record["parameters"]})
+
     def shortened(self, bits: int) -> Self:
-        """A model whose codes are the first `bits` bits of those of this one, which must have been trained with `nested`."""
-        lengths = (*nested_lengths(self.bits), self.bits) if self.nested else (self.bits,)
+        """A model whose codes are the first `bits` bits of those of this one, which must be nested."""
+        lengths = (*self._prefixes, self.bits)
         if bits not in lengths:
             raise ParameterError(
                 f"The model has codes of {', '.join(map(str, lengths))} bits, not of {bits}.",
                 which="bits",
-                hint="Choose one of these lengths." if self.nested else "Train it with --nested for shorter ones.",
+                hint="Choose one of these lengths." if self._prefixes else "Train it with --nested for shorter ones.",
             )
         views = self._fitted()
         model = type(self)(**self.parameters | {"bits": bits})

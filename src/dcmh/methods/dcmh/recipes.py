@@ -126,7 +126,7 @@ class Stable:
       pulled to them stay there.
     - With `ranking`, the mean average precision of the batch, which codes are measured by, is a fourth term. The likelihood
       alone counts all pairs alike, and keeps outputs away from the codes, so the ranking needs more quantisation beside it.
-    - With `prefixes`, half of the loss is the mean of that of the first 16, 32, … bits.
+    - With `prefixes`, a share of the loss (PREFIXES) is the mean of that of the first 16, 32, … bits.
     - S is smoothed to 0.98 and 0.02: labels can be wrong.
     - AdamW with a cosine rate; one wide hidden layer with batch normalisation and dropout.
     - Fine-tuning starts after the hash layers have learned from the features of the frozen network: for half as many further
@@ -155,6 +155,7 @@ class Stable:
     BALANCE: ClassVar[float] = 0.05
     SMOOTHING: ClassVar[float] = 0.02
     SHIFT: ClassVar[float] = 1.0  # share of the log-odds
+    PREFIXES: ClassVar[float] = 0.25  # share of the loss, for nested codes
     INTRA_MODAL: ClassVar[float] = 0.03  # weight of the likelihood of a modality with itself
     TUNING: ClassVar[float] = 0.3  # share of the learning rate at which fine-tuning starts
     BACKBONE: ClassVar[float] = 1.0  # share of that for the later layers of EfficientNet-Lite
@@ -163,7 +164,7 @@ class Stable:
     starts_frozen: ClassVar[bool] = True
 
     def loss(self, run: Run, side: Side, outputs: Tensor, batch: Tensor) -> tuple[Tensor, Terms]:
-        """The loss of the codes, and its terms as means; for nested codes, half of the loss is that of their prefixes.
+        """The loss of the codes, and its terms as means; for nested codes, a share of the loss is that of their prefixes.
 
         Each prefix takes a share of the batch: batches are random, so that in time every point counts at every length, and
         all prefixes together cost no more than the whole codes.
@@ -174,7 +175,7 @@ class Stable:
         count = len(self.prefixes)
         shares = zip(self.prefixes, outputs.tensor_split(count), batch.tensor_split(count), strict=True)
         nested = [self._loss(run, side, share, points, bits)[0] for bits, share, points in shares if len(points)]
-        return (loss + torch.stack(nested).mean()) / 2, terms
+        return (1 - self.PREFIXES) * loss + self.PREFIXES * torch.stack(nested).mean(), terms
 
     def _loss(self, run: Run, side: Side, outputs: Tensor, batch: Tensor, bits: int) -> tuple[Tensor, Terms]:
         """A weighted sum of the terms' means for the first `bits` bits; the likelihood counts once for each other modality."""
