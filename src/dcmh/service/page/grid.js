@@ -104,7 +104,7 @@ export function why({ words, fine, distance, bits, precision }) {
       `${distance} ${distance === 1 ? "bit" : "bits"}`),
     precision === null ? null : element("span", { title: `Precision: ${PRECISION}` }, `precision ${precision.toFixed(2)}`),
   ];
-  return parts.filter(Boolean).flatMap((part, at) => (at ? [" · ", part] : [part]));
+  return parts.filter(Boolean).flatMap((part, at) => (at ? [element("span", { class: "dot" }, " · "), part] : [part]));
 }
 
 function visible() {
