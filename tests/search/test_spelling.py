@@ -129,6 +129,22 @@ def test_capitals_mean_the_same(index):
     assert index.ask("Apple")[0].key != index.ask("apple")[0].key
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("dog", "word"),
+        ("wine glass", "word"),
+        ("the cat on the mat", "word"),
+        ("a red wine glass", "sentence"),
+        ("飛行機", "word"),  # three characters, one word
+        ("街上的狗", "word"),  # a dog on the street
+        ("沙滩上的狗和孩子", "sentence"),
+    ],
+)
+def test_one_or_two_words_are_no_sentence_in_any_script(index, text, kind):
+    assert index.ask(text)[0].kind == kind
+
+
 @pytest.mark.parametrize("text", ["???", "...", "-", '""', "\u2014", "\u00a9"])
 def test_a_query_without_words(index, text):
     with pytest.raises(QueryError, match=r"There is no word in the query '.+'\. Give some words, or a picture\."):
