@@ -14,7 +14,7 @@ ten hits are relevant by their captions and labels, which are read by the rules 
 Excluded words are measured by `X -Y` for the 40 ordered pairs of labels that share the most photos, of those with at least 20
 photos of X without Y: the shares of the first ten hits that carry X and Y, photos alone, with captions, and with the labels
 indexed as well. A word with an example, `Y --like PHOTO`, is measured by pairs of labels in the same way: the photo carries X and
-not Y, and hits should carry both.
+not Y, and hits should carry both. So should those of `X and Y`; the precision that they show is printed beside.
 
     python benchmarks/queries.py coco12k --model coco12k.model --only parts     # only these two
 
@@ -219,6 +219,20 @@ def with_example(searched: Searched, *, word: bool = True, example: bool = True)
     return float(np.mean(found))
 
 
+def both(searched: Searched) -> tuple[float, float]:
+    """The share of the first ten hits of `X and Y` that carry both, and the mean precision that is shown for them."""
+    data, found = searched.data, []
+    for x, y in label_pairs(data.labels, 80):
+        if x < y:
+            for hit in searched.index.search(text=f"{data.label_names[x]} and {data.label_names[y]}", k=10):
+                row = searched.rows[hit.name]
+                found.append(
+                    (data.labels[row, x] & data.labels[row, y], np.nan if hit.precision is None else hit.precision)
+                )
+    right, shown = np.array(found, np.float64).T
+    return float(right.mean()), float(np.nanmean(shown)) if np.isfinite(shown).any() else float("nan")
+
+
 def report_parts(model: Path, database: dcmh.Dataset, unseen: dcmh.Dataset) -> None:
     print("| query | hits carry | photos alone | with captions | with labels as well |\n|---|---|---|---|---|")
     kinds = ({"texts": False}, {"texts": True}, {"texts": True, "labels": True})
@@ -232,6 +246,8 @@ def report_parts(model: Path, database: dcmh.Dataset, unseen: dcmh.Dataset) -> N
         for query, given in (("Y", {"example": False}), ("--like PHOTO", {"word": False}), ("Y --like PHOTO", {})):
             cells = " | ".join(f"{with_example(searched, **given):.3f}" for searched in indexes[:2])
             print(f"| `{query}`{title} | X and Y | {cells} | |", flush=True)
+        cells = " | ".join(f"{share:.3f} (shown: {shown:.2f})" for share, shown in map(both, indexes[:2]))
+        print(f"| `X and Y`{title} | X and Y | {cells} | |", flush=True)
 
 
 def relevant(data: dcmh.Dataset, row: int, rule: str) -> bool:
@@ -253,14 +269,18 @@ def keyword_search(data: dcmh.Dataset, text: str, k: int = 10) -> list[int]:
     return [int(row) for row in order if score[row] > 0]
 
 
-def natural(searched: Searched) -> tuple[list[tuple[str, int, int]], int, int]:
-    """Relevant hits of ten for each query, by this search and by keywords; and how many queries have five or more."""
+def natural(searched: Searched) -> list[tuple[str, int, int, list[tuple[float, bool]]]]:
+    """Relevant hits of ten for each query, those by keywords, and shown precision and relevance of the hits that have one."""
     rows = []
     for text, rule in NATURAL:
-        ours = sum(relevant(searched.data, row, rule) for row in searched.first(text))
+        hits = searched.index.search(text=text, k=10)
+        ours = [relevant(searched.data, searched.rows[hit.name], rule) for hit in hits]
         theirs = sum(relevant(searched.data, row, rule) for row in keyword_search(searched.data, text))
-        rows.append((text, ours, theirs))
-    return rows, sum(ours >= 5 for _, ours, _ in rows), sum(theirs >= 5 for _, _, theirs in rows)
+        shown = [
+            (hit.precision, is_right) for hit, is_right in zip(hits, ours, strict=True) if hit.precision is not None
+        ]
+        rows.append((text, sum(ours), theirs, shown))
+    return rows
 
 
 def main() -> None:
@@ -351,11 +371,18 @@ def report_all(model: Path, data: dcmh.Dataset, split: dcmh.Split) -> None:
             print(f"\n| shown precision, unseen {title} | hits per draw | shown | true |\n|---|---|---|---|")
             for low, count, shown, true, deviation in shown_against_true(model, everything_unseen, texts=texts):
                 print(f"| {low} | {count:,.0f} | {shown:.3f} | {true:.3f} ±{deviation:.3f} |")
-    rows, ours, theirs = natural(Searched(model, split.query, texts=True))
+    rows = natural(Searched(model, split.query, texts=True))
     print("\n| natural query, 2,000 captioned photos | relevant of ten | by keywords |\n|---|---|---|")
-    for text, one, other in rows:
-        print(f"| {text} | {one} | {other} |")
-    print(f"| **five or more of ten** | **{ours}** | **{theirs}** |")
+    for text, ours, theirs, _ in rows:
+        print(f"| {text} | {ours} | {theirs} |")
+    enough = [sum(row[column] >= 5 for row in rows) for column in (1, 2)]
+    print(f"| **five or more of ten** | **{enough[0]}** | **{enough[1]}** |\n")
+    for title, found in (("with captions", rows), ("photos alone", natural(Searched(model, split.query, texts=False)))):
+        if seen := [pair for *_, pairs in found for pair in pairs]:
+            shown, true = np.mean(np.array(seen, float), axis=0)
+            print(
+                f"natural queries, {title}: {len(seen)} hits show a precision of {shown:.3f}; {true:.3f} are relevant"
+            )
 
 
 if __name__ == "__main__":

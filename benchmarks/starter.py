@@ -105,10 +105,8 @@ def unlikely(model: Semantic, data: dcmh.Dataset) -> str:
         codes.add(ids, np.zeros((len(ids), 1), np.uint8))
         collection = rank.Collection({"image": codes}, {"image": FineIndex.of(ids, pictures[rows])}, None, len(ids))
         ranking = rank.search(collection, rank.Request(b"\0", "text", True, vectors[word]), rank.Wanted(10))
-        usual = lambda items, hits: fine.usual(vectors[word], items, hits)  # noqa: E731
-        return np.array([match.id - 1 for match in ranking.matches]), Calibration({}).is_unlikely(
-            "word", ranking, [], usual
-        )
+        says = Calibration({}).is_unlikely("word", ranking, [], lambda: fine.reference_scores(vectors[word]))
+        return np.array([match.id - 1 for match in ranking.matches]), says
 
     lines = ["| photos | something matches | it was removed | things not there |", "|---|---|---|---|"]
     random = np.random.default_rng(0)

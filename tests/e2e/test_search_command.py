@@ -65,6 +65,39 @@ def test_a_table_that_says_why(ask):
         assert "measured on items that the model did not learn from" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("kind", "share"),
+    [
+        ("word", "share of relevant items among such hits"),
+        ("sentence", "share of such hits that match at least in part (by one label)"),
+    ],
+)
+def test_what_precision_means_depends_on_the_query(ask, monkeypatch, kind, share):
+    search = SearchIndex.search
+
+    def measured(*arguments, **options):
+        hits = search(*arguments, **options)
+        query = replace(hits.query, kind=kind)
+        return replace(hits, hits=tuple(replace(hit, precision=0.9) for hit in hits), query=query)
+
+    monkeypatch.setattr(SearchIndex, "search", measured)
+    assert f"precision: {share}, measured on items that the model did not learn from\n" in ask("sunny").err
+
+
+def test_it_says_how_to_search_for_words_as_typed(ask, monkeypatch):
+    search = SearchIndex.search
+
+    def corrected(*arguments, **options):
+        hits = search(*arguments, **options)
+        return replace(
+            hits, query=replace(hits.query, text="two motercycles", corrected={"motercycles": "motorcycles"})
+        )
+
+    monkeypatch.setattr(SearchIndex, "search", corrected)
+    says = """Searched for motorcycles instead of motercycles. As typed: 'two "motercycles"'\n"""
+    assert ask("sunny").err.startswith(says)
+
+
 def test_at_least_says_that_nothing_reaches_it(ask):
     everything = json.loads(ask("sunny noon", "-k", "40", "--json").out)["hits"]
     answer = ask("sunny noon", "-k", "40", "--at-least", "1", "--json")
@@ -200,13 +233,22 @@ def test_nothing_within_the_radius_says_what_is_nearest(ask):
         ),
         (("  ",), 1, "The query is empty. Give some words, or a picture."),
         (("none.jpg",), 1, "There is no picture none.jpg. If these are words, write 'text:none.jpg'."),
+        (
+            ("003.png",),
+            1,
+            "There is no picture 003.png. To find more like the item of this name in the index, write --like '003.png'.",
+        ),
         (("image:none.jpg",), 1, "Cannot read none.jpg: does not exist. Give another picture."),
         (("photos/captions.csv",), 1, "Cannot read photos/captions.csv: not an image. Give another picture."),
         (("sunny", "-k", "0"), 1, "k must be a whole number of at least 1, not 0."),
         (("sunny", "--in", "sound"), 1, "The index has no 'sound' codes. It has: image, text."),
         (("sunny", "--raduis", "3"), 2, "Unknown option: --raduis. Did you mean --radius? Try: dcmh search --help"),
         ((), 1, "Say what to search for: words, a picture, --image or --like."),
-        (("sunny", "--label", "nothing"), 0, "None of the 40 items of photos.dcmh passes the filter."),
+        (
+            ("sunny", "--label", "nothing"),
+            0,
+            "None of the 40 items of photos.dcmh passes the filter. No item has the label nothing.",
+        ),
         (
             ("sunny", "--folder", "photos/sea"),
             0,

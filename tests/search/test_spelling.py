@@ -42,6 +42,9 @@ def corrections(text, encoder, held=()):
         ("refridgeratr", "refrigerator"),
         ("teddybear", "teddy bear"),
         ("snowboarding", None),
+        ("stretched", None),
+        ("splitting", None),
+        ("router", None),
         ("Regenschirm", None),
         ("Hund", None),
         ("gatos", None),
@@ -124,6 +127,22 @@ def test_capitals_mean_the_same(index):
     assert index.ask("DOG")[0].key == index.ask("dog")[0].key == index.ask("DoG")[0].key
     assert index.ask("FAHRRAD")[0].key == index.ask("Fahrrad")[0].key != index.ask("fahrrad")[0].key
     assert index.ask("Apple")[0].key != index.ask("apple")[0].key
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("dog", "word"),
+        ("wine glass", "word"),
+        ("the cat on the mat", "word"),
+        ("a red wine glass", "sentence"),
+        ("飛行機", "word"),  # three characters, one word
+        ("街上的狗", "word"),  # a dog on the street
+        ("沙滩上的狗和孩子", "sentence"),
+    ],
+)
+def test_one_or_two_words_are_no_sentence_in_any_script(index, text, kind):
+    assert index.ask(text)[0].kind == kind
 
 
 @pytest.mark.parametrize("text", ["???", "...", "-", '""', "\u2014", "\u00a9"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -329,7 +328,7 @@ class TestPrecision:
         match = Match(1, 3, "image", 0.5, 0.5)
         ranking = Ranking([match], None, 10, None, None, 0.5, (0.5,))
         judge = calibration.Calibration({}).is_unlikely
-        assert judge("picture", ranking, [0.1, best, 0.1], lambda items, hits: None) is is_unlikely
+        assert judge("picture", ranking, [0.1, best, 0.1], lambda: None) is is_unlikely
 
     @pytest.mark.parametrize(
         ("kind", "score", "usual", "highest", "is_unlikely"),
@@ -343,21 +342,29 @@ class TestPrecision:
         ],
     )
     def test_a_model_with_reference_pictures_compares_with_them(self, kind, score, usual, highest, is_unlikely):
-        ranking = Ranking([Match(1, 3, "image", score, score)], None, 10, None, None, score, (score,) * 3)
+        scores = np.array(
+            [highest] * 3 + [usual - (highest - usual) / 9] * 27 + [0.0] * 970
+        )  # the mean of 30 is the usual one
+        ranking = Ranking([Match(1, 3, "image", score, score)], None, 100, None, None, score, (score,) * 3)
         judge = calibration.Calibration({}).is_unlikely
-        assert judge(kind, ranking, [None], lambda items, hits: usual if items == 10 else highest) is is_unlikely
+        assert judge(kind, ranking, [None], lambda: scores) is is_unlikely
         by_word = replace(ranking, matches=[Match(1, 3, "image", 1.5, score, ("snow",))])
-        assert not judge(kind, by_word, [None], lambda items, hits: usual if items == 10 else highest)
+        assert not judge(kind, by_word, [None], lambda: scores)
 
-    def test_the_usual_score_is_that_of_as_many_reference_pictures(self):
+    @pytest.mark.parametrize(("searched", "is_unlikely"), [(3, False), (1000, True), (50_000, True)])
+    def test_a_collection_is_compared_with_as_many_pictures(self, searched, is_unlikely):
+        scores = np.linspace(0.8, 0, 1000)
+        ranking = Ranking([Match(1, 3, "image", 0.5, 0.5)], None, searched, None, None, 0.5, (0.5,) * 3)
+        assert calibration.Calibration({}).is_unlikely("word", ranking, [None], lambda: scores) is is_unlikely
+
+    def test_the_starter_model_has_a_thousand_reference_pictures(self):
         space = Encoders(starter.folder()).fine
         (query,) = space.as_query(space.of_texts(["a dog on the beach"]))
-        scores = np.sort(space.arrays[fine_space.REFERENCE].astype(np.float32) @ query)[::-1]
-        assert len(scores) == 1000
-        for items, first in ((100, 30), (1000, 3), (50_000, 3), (math.inf, 3), (1, 1000)):
-            assert space.usual(query, items, 3) == pytest.approx(float(scores[:first].mean()), abs=1e-5)
+        scores = space.reference_scores(query)
+        assert scores.shape == (1000,)
+        assert (np.diff(scores) <= 0).all()
         space.arrays.pop(fine_space.REFERENCE)  # as models of one's own have none
-        assert space.usual(query, 100, 3) is None
+        assert space.reference_scores(query) is None
 
     def test_hits_past_what_was_measured_have_none(self, index):
         assert all(hit.precision is None for hit in index.search(text="snow", k=COUNT, offset=50))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dcmh.search import Hits, SearchIndex
 
 TEXT_WIDTH = 70  # characters of a text in the table
+SHARE = "share of relevant items among such hits"
+SHARE_OF_PARTS = "share of such hits that match at least in part (by one label)"
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")  # first bytes of picture files
 
 
@@ -116,7 +118,7 @@ def search(
             return _answer_lines(opened, image, **settings)
         if query is None and image is None and not like and not unlike:
             raise ParameterError("Say what to search for: words, a picture, --image or --like.")
-        arguments = {} if query is None else _query(" ".join([query, *more]), _kind(opened, as_))
+        arguments = {} if query is None else _query(opened, " ".join([query, *more]), _kind(opened, as_))
         hits = opened.search(**_with_image(arguments, image), **settings)
         if json:
             console.result_json(hits.to_json())
@@ -168,7 +170,7 @@ def _kind(index: SearchIndex, modality: str | None) -> str | None:
     return index.encoders.kind(modality)
 
 
-def _query(query: str, kind: str | None = None) -> dict[str, Any]:
+def _query(index: SearchIndex, query: str, kind: str | None = None) -> dict[str, Any]:
     """The argument of `SearchIndex.search` for a query: text, image or vector."""
     from dcmh.data.columns import IMAGE_SUFFIXES
 
@@ -182,7 +184,10 @@ def _query(query: str, kind: str | None = None) -> dict[str, Any]:
     if os.path.isfile(query) and (query.lower().endswith(IMAGE_SUFFIXES) or os.sep in query or _is_picture(query)):
         return {"image": query}
     if query.lower().endswith(IMAGE_SUFFIXES):
-        raise QueryError(f"There is no picture {query}.", hint=f"If these are words, write 'text:{query}'.")
+        hint = f"If these are words, write 'text:{query}'."
+        if index.store.find(query) is not None:
+            hint = f"To find more like the item of this name in the index, write --like '{query}'."
+        raise QueryError(f"There is no picture {query}.", hint=hint)
     return {"text": query}
 
 
@@ -204,7 +209,7 @@ def _answer_lines(index: SearchIndex, image: str | None, **wanted: Any) -> int:
         try:
             if not query:
                 raise QueryError("The query is empty.", hint="Write words, or the path of a picture.")
-            record = index.search(**_with_image(_query(query, kind), image), **wanted).to_json()
+            record = index.search(**_with_image(_query(index, query, kind), image), **wanted).to_json()
         except ParameterError:
             raise
         except DCMHError as error:
@@ -235,11 +240,11 @@ def _as_csv(index: SearchIndex, hits: Hits) -> str:
 
 
 def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
+    from dcmh.search import spelling
+
     if meant := hits.query.corrected:
-        typed = " ".join(f'"{word}"' for word in meant)
-        console.say(
-            f"Searched for {', '.join(meant.values())} instead of {', '.join(meant)}; for these words as they are: '{typed}'"
-        )
+        typed = spelling.corrected(hits.query.text or "", {word: f'"{word}"' for word in meant})
+        console.say(f"Searched for {', '.join(meant.values())} instead of {', '.join(meant)}. As typed: '{typed}'")
     if hits.query.text is not None and hits.query.ignored:
         console.say(_words(hits))
     if hits.query.without:
@@ -265,9 +270,8 @@ def _show(index: SearchIndex, hits: Hits, *, paths: bool, null: bool) -> None:
     shown = {name: column for name, column in columns.items() if name in ("distance", "file") or any(column)}
     console.result(console.table(list(shown), [list(row) for row in zip(*shown.values(), strict=True)]))
     if "precision" in shown:
-        console.say(
-            "precision: share of relevant items among such hits, measured on items that the model did not learn from"
-        )
+        share = SHARE if hits.query.kind == "word" else SHARE_OF_PARTS
+        console.say(f"precision: {share}, measured on items that the model did not learn from")
     if hits.unlikely:
         best = max((hit.precision for hit in hits if hit.precision is not None), default=None)
         why = "such low scores are seldom right" if best is None else f"the best hit has a precision of only {best:.2f}"
@@ -300,7 +304,8 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
         reached = "" if best is None else f" The best hit has {best:.2f} ({hits.nearest.name if hits.nearest else ''})."
         return f"No hit reaches a precision of {hits.at_least:g}.{reached}"
     if hits.query.filter and not hits.searched:
-        return f"None of the {len(index):,} items of {index.place} passes the filter.{_no_such_folder(index, hits)}"
+        absent = _no_such_label(index, hits) + _no_such_folder(index, hits)
+        return f"None of the {len(index):,} items of {index.place} passes the filter.{absent}"
     if hits.nearest is None and len(index):
         why = "no item has a code in the modality that is searched"
         if hits.query.like or hits.query.unlike:
@@ -315,6 +320,14 @@ def _why_empty(index: SearchIndex, hits: Hits) -> str:
         f"Nothing within radius {hits.radius}. Nearest is at {near.distance} ({near.name}). "
         f"Try --radius {near.distance}."
     )
+
+
+def _no_such_label(index: SearchIndex, hits: Hits) -> str:
+    """The labels of the filter that no item has."""
+    from dcmh.search import Filter
+
+    unused = [label for label in hits.query.filter.labels if not len(index.store.matching(Filter([label])))]
+    return f" No item has the label {' or '.join(unused)}." if unused else ""
 
 
 def _no_such_folder(index: SearchIndex, hits: Hits) -> str:

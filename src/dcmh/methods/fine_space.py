@@ -131,17 +131,13 @@ class FineSpace:
         """Undo `quantise`, up to rounding."""
         return np.asarray(quantised.astype(np.float32) * self._step, np.float32)
 
-    def usual(self, query: Matrix, items: float, hits: int) -> float | None:
-        """The mean score of the first hits of a query in a collection of everyday pictures, of a given number of items.
+    def reference_scores(self, query: Matrix) -> Matrix | None:
+        """The scores of a query among everyday pictures that the space did not learn from, the highest first.
 
-        By the reference pictures that the space keeps, which it did not learn from; None if it keeps none. A collection larger
-        than these counts as large as them.
+        None if it keeps no such pictures.
         """
         reference = self.arrays.get(REFERENCE)
-        if reference is None:
-            return None
-        scores = np.sort(reference @ query)[::-1]
-        return float(scores[: max(hits, round(hits * len(scores) / max(items, 1)))].mean())
+        return None if reference is None else np.sort(reference @ query)[::-1]
 
     def _class_vectors(self, inputs: Matrix, view: View, names: Matrix) -> Matrix:
         """k: the prediction of the image network's own classifier, in the fine space."""

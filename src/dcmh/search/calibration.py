@@ -144,12 +144,13 @@ class Calibration:
         kind: str,
         ranking: Ranking,
         precisions: Sequence[float | None],
-        usual: Callable[[float, int], float | None],
+        reference_scores: Callable[[], NDArray[np.float32] | None],
     ) -> bool:
         """Whether probably nothing matches a query.
 
-        `precisions` are those of the first hits; `usual` gives the mean score of the first hits among reference pictures, for a
-        number of items and of hits (`FineSpace.usual`).
+        `precisions` are those of the first hits; `reference_scores` gives `FineSpace.reference_scores` of the query. The first
+        hits are compared with the mean of equally many among as many reference pictures as there are items. A collection
+        that is larger than the reference counts as large as it.
         """
         shares = [1.0 if share is None else share for share in precisions[: BANDS[0]]]
         if shares and max(shares) < UNLIKELY:
@@ -159,10 +160,12 @@ class Calibration:
         if self.is_measured:
             weakest = [curves.weakest.get(kind, -1.0) for curves, _ in self._around(ranking.searched)]
             return ranking.best is not None and ranking.best < min(weakest)
-        score, count = float(np.mean(ranking.first)), len(ranking.first)
-        expected, highest = usual(ranking.searched, count), usual(math.inf, count)
-        if expected is None or highest is None:
+        reference = reference_scores()
+        if reference is None:
             return False
+        score, count = float(np.mean(ranking.first)), len(ranking.first)
+        as_many = max(count, round(count * len(reference) / ranking.searched))
+        expected, highest = float(reference[:as_many].mean()), float(reference[:count].mean())
         return score < expected - LESS or max(score, highest) < FAINT
 
     def _around(self, items: int) -> list[tuple[Curves, float]]:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from dcmh.data.splits import Split
     from dcmh.evaluation import Report
     from dcmh.methods.base import Hasher
+    from dcmh.methods.fine_space import Matrix
     from dcmh.search.blocks import Blocks, Pool, State
     from dcmh.search.changes import Changes
     from dcmh.search.duplicates import Duplicates
@@ -413,11 +414,12 @@ class SearchIndex:
     def _is_unlikely(self, query: Query, request: Request, ranking: rank.Ranking, hits: Sequence[Hit]) -> bool:
         """Whether probably nothing matches the query."""
 
-        def usual(items: float, count: int) -> float | None:
+        def reference_scores() -> Matrix | None:
             fine = self.encoders.fine
-            return None if fine is None or request.fine is None else fine.usual(request.fine, items, count)
+            return None if fine is None or request.fine is None else fine.reference_scores(request.fine)
 
-        return self.calibration.is_unlikely(query.kind, ranking, [hit.precision for hit in hits], usual)
+        precisions = [hit.precision for hit in hits]
+        return self.calibration.is_unlikely(query.kind, ranking, precisions, reference_scores)
 
     def _intact(self, work: Callable[[Snapshot[Any, Any]], T]) -> T:
         """Work on the snapshot; if its files are damaged, they are derived again first."""

@@ -39,6 +39,7 @@ from dcmh.util.text import STOP_WORDS, BagOfWords
 OFFERED, LONGEST = 8, 40
 LONGEST_QUERY = 10_000  # characters
 WORD = 2  # words up to which a query is a word, not a sentence
+CHARACTER = 0.5  # words for each Chinese or Japanese character, which is a word of its own in `index_words`
 PICTURE, EXCLUDED, UNLIKE = 0.5, 1.0, 0.5
 
 _NEGATIONS = "no not without ohne kein keine keinen nicht sans sin senza sem zonder geen"
@@ -258,7 +259,8 @@ def ask_words(encoders: Encoders, text: str, modality: str | None = None, *, sug
     usual = spelling.in_usual_case(named, meaning)
     ((code, fine),) = encoders.of_words(modality, [usual])
     fine = fine if read else None
-    kind = "word" if len(indexed) <= WORD else "sentence"
+    length = sum(CHARACTER if len(word) == 1 else 1 for word in indexed)
+    kind = "word" if length <= WORD else "sentence"
     query = Query(text, None, tuple(used), tuple(ignored), nearest, code, encoders.key(code, fine), kind)
     return query, Request(code, modality, True, encoders.as_query(fine), indexed, known)
 

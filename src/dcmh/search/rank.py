@@ -131,9 +131,7 @@ class Ranking:
     candidates: int | None  # number of items that were scored; None if all were
     radius: int | None
     best: float | None = None  # the highest fine score
-    first: tuple[
-        float, ...
-    ] = ()  # the fine scores of the first items in the order, SHOWING at most, whatever the offset
+    first: tuple[float, ...] = ()  # the fine scores of the first SHOWING items, whatever the offset
     common: bool = False  # whether more than FEW items contain some word of the request
 
 

@@ -1,9 +1,9 @@
 """Queries as people type them: emoji, capitals, and misspelt words.
 
 A word is misspelt if neither the collection, nor the captions of photos that the list of common words was made from, nor the
-sentence encoder have it, and one of the first two has a word that is spelt almost alike, or the two words that it joins
-("teddybear"). The first letter is taken to be right: it rarely is mistyped, while words of other languages often differ from an
-English one by it ("Eule", "rule"). Words in quotation marks are left as they are.
+sentence encoder have it or a word that it is a form of ("stretched"), and one of the first two has a word that is spelt almost
+alike, or the two words that it joins ("teddybear"). The first letter is taken to be right: it rarely is mistyped, while words of
+other languages often differ from an English one by it ("Eule", "rule"). Words in quotation marks are left as they are.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ LONG = 8  # and from which on two letters may differ
 LONGEST = 30
 PART = 3  # letters of each of two words that are written as one
 MOST = 8  # words of a query
+ENDINGS = ("ed", "ing", "er", "ers")  # of forms of a word
 
 _WORD = re.compile(r'"[^"]*"|\w+')
 _MARKS = re.compile(r'"|(?<!\S)#(?=\w)')
@@ -67,6 +68,7 @@ def corrections(text: str, encoder: TextEncoder | None, counts: Counts) -> dict[
         return {}
     typed = [word for word in _WORD.findall(text) if SHORTEST <= len(word) <= LONGEST and word.isascii()]
     words = [word for word in dict.fromkeys(typed) if word.isalpha() and not _is_common(word.lower())]
+    words = [word for word in words if not any(_is_common(base) or is_word(base) for base in _bases(word.lower()))]
     forms = {word: index_words(word) for word in words if not is_word(word)}
     forms = {word: others for word, others in forms.items() if not any(map(is_word, others))}
     words = list(forms)[:MOST]
@@ -94,6 +96,15 @@ def _meant(word: str, counts: Counts) -> str | None:
         if (other := next(further, None)) is not None:
             return other
     return _two_words(word, counts)
+
+
+def _bases(word: str) -> Iterator[str]:
+    """The words that a word may be a form of: stretch of "stretched", crop of "cropping", route of "router"."""
+    for ending in ENDINGS:
+        base = word.removesuffix(ending)
+        if base != word:
+            others = (base, base + "e", base[:-1] if base[-1:] == base[-2:-1] else "")
+            yield from (other for other in others if len(other) >= SHORTEST)
 
 
 def _forms(words: list[str]) -> list[str]:

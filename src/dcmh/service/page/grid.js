@@ -93,7 +93,8 @@ function tick({ id, text, name }) {
   return element("input", { class: "tick", type: "checkbox", value: id, tabindex: "-1", "aria-label": `Select ${text || name}` });
 }
 
-export const PRECISION = "the share of relevant items among such hits, measured on items that the model did not learn from";
+export const PRECISION = "the share of relevant items among such hits, measured on items that the model did not learn from. " +
+  "For a picture or more than two words, items are relevant that have at least one label in common with it.";
 
 /** Why a hit was found: query words in its text, fine score, distance, and the precision of such hits. */
 export function why({ words, fine, distance, bits, precision }) {
@@ -104,7 +105,7 @@ export function why({ words, fine, distance, bits, precision }) {
       `${distance} ${distance === 1 ? "bit" : "bits"}`),
     precision === null ? null : element("span", { title: `Precision: ${PRECISION}` }, `precision ${precision.toFixed(2)}`),
   ];
-  return parts.filter(Boolean).flatMap((part, at) => (at ? [" · ", part] : [part]));
+  return parts.filter(Boolean).flatMap((part, at) => (at ? [element("span", { class: "dot" }, " · "), part] : [part]));
 }
 
 function visible() {

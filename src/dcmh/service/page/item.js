@@ -181,7 +181,7 @@ function codes(record, { bits, query, hit }) {
     element("p", { class: "legend", "aria-hidden": "true" }, square("one"), "1", square("zero"), "0",
       places.length ? [square("one differs"), "differs"] : null),
     places.length ? element("p", { class: "differ" }, `Different: ${places.join(", ")}.`) : null,
-    (hit?.precision ?? null) === null ? null : element("p", { class: "meaning" }, `Precision: ${PRECISION}.`));
+    (hit?.precision ?? null) === null ? null : element("p", { class: "meaning" }, `Precision: ${PRECISION}`));
 }
 
 const square = (kind) => element("i", { class: `bit ${kind}` });

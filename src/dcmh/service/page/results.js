@@ -69,7 +69,7 @@ export function present(answer, asking, info, by_radius) {
   selection.clear();
   grid.show(found.hits, link);
   around();
-  say(found.hits.length ? `${count()} results.` : byId("message").textContent);
+  say(found.hits.length ? `${count()} results. ${unlikely(found)}`.trim() : byId("message").textContent);
 }
 
 /** While the slider moves: hide the loaded hits that are farther. */
@@ -81,7 +81,9 @@ export function preview(within) {
 function around() {
   byId("more").hidden = isWhole();
   const took = `${found.searched.toLocaleString("en")} searched in ${found.took_ms.toFixed(1)} ms`;
-  byId("count").textContent = limits() ? `${count()}${limits()} · ${took}` : took + unlikely(found);
+  byId("count").textContent = limits() ? `${count()}${limits()} · ${took}` : took;
+  byId("unlikely").textContent = unlikely(found);
+  byId("unlikely").hidden = !unlikely(found);
   ending();
 }
 
@@ -89,7 +91,7 @@ function around() {
 function unlikely({ unlikely, hits }) {
   const known = hits.map(({ precision }) => precision).filter((precision) => precision !== null);
   const why = known.length ? `the best hit has a precision of only ${Math.max(...known).toFixed(2)}` : "such low scores are seldom right";
-  return unlikely ? ` · probably nothing matches: ${why}` : "";
+  return unlikely && !limits() ? `Probably nothing matches: ${why}.` : "";
 }
 
 function limits() {
@@ -186,7 +188,7 @@ function empty() {
   queryLine.clear();
   grid.clear();
   selection.clear();
-  for (const id of ["radius", "sure", "more", "end", "message", "filters"]) byId(id).hidden = true;
+  for (const id of ["radius", "sure", "more", "end", "message", "filters", "unlikely"]) byId(id).hidden = true;
   byId("count").textContent = "";
 }
 
