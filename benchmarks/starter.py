@@ -153,7 +153,7 @@ def main() -> None:
             model.save(folder)
             print(f"Wrote {folder}: {sum(file.stat().st_size for file in folder.iterdir()):,} bytes", flush=True)
     if options.write:
-        words = PACKAGE / "search" / "common_words.txt"
+        words = PACKAGE / "util" / "common_words.txt"
         words.write_text("\n".join(common_words(data)) + "\n", encoding="utf-8", newline="\n")
         print(f"Wrote {words}")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_lines
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,6 +36,7 @@ def index(
     /,
     *,
     model: Path | None = None,
+    encoder: str | None = None,
     bits: int | None = None,
     out: str | None = None,
     text: Texts = None,
@@ -59,6 +61,9 @@ def index(
     model
         The folder that dcmh train wrote; the index keeps a copy. Default: the model of the index; for a new index the
         starter model, which works for any pictures without training.
+    encoder
+        Instead of a model, an encoder of pictures and texts such as CLIP or SigLIP, without training: transformers:FOLDER,
+        onnx:FOLDER, either with hf://OWNER/NAME as its folder, or one of another package.
     bits
         Keep only the first bits of the codes: 16, 32, 64, …, for a model with nested codes. Default: all bits.
     out
@@ -78,56 +83,109 @@ def index(
     rebuild
         Start from scratch.
     upgrade
-        Encode an index again with another --model. Its items are kept, also those that are not in the data, and pictures
-        whose features are cached are not decoded. The index can be searched meanwhile; the new one replaces it at the end.
+        Encode an index again with another --model or --encoder. Its items are kept, also those that are not in the data,
+        and pictures whose features are cached are not decoded. The index can be searched meanwhile; the new one replaces it
+        at the end.
     """
+    from dcmh import stores
     from dcmh.methods import starter
-    from dcmh.search.blocks import Work
 
     run = run or WorkOptions()
     if run.device != "auto":
         _resolve(run.device)  # a missing device is an error before the work
+    if encoder is not None:
+        _check_alone(encoder, {"--model": model, "--text-encoder": text_encoder, "--quality": quality})
     _check_starter(model, text_encoder, quality)
     if bits is not None:
         if model is None:
             raise ParameterError("--bits shortens the codes of a model.", hint="Name the model with --model.")
         with tempfile.TemporaryDirectory(prefix="dcmh-") as folder:
             short = _shortened(model, bits, Path(folder))
-            again = partial(index, data, model=short, out=out, text=text, codes=codes, run=run, json=json)
-            return again(only_listed=only_listed, prune=prune, rebuild=rebuild, upgrade=upgrade)
+            run_again = partial(index, data, model=short, out=out, text=text, codes=codes, run=run, json=json)
+            return run_again(only_listed=only_listed, prune=prune, rebuild=rebuild, upgrade=upgrade)
     where = _target(data, out)
     if rebuild and upgrade:
         raise ParameterError("--rebuild and --upgrade are mutually exclusive.", hint="--upgrade keeps all items.")
-    model = _model(where, model, rebuild=rebuild or upgrade)
+    if upgrade and where is not None:
+        stores.check_upgrade(where)
+    again = rebuild or upgrade
+    model = None if encoder else _model(where, model, rebuild=again)
     items = load(data, text, model, only_listed=only_listed)
     place = where or Path(f"{items.name or 'data'}.dcmh")
-    model = model or _model(place, None, rebuild=rebuild or upgrade)
-    _check_starter(model, text_encoder, quality)
-    model = model or starter.folder(text_encoder, quality)
     for note in items.notes:
         console.say(f"{items.name}: {note}")
+    choices = {"rebuild": rebuild, "upgrade": upgrade, "keep_gone": not prune, "codes": codes, "device": run.device}
+    if encoder is not None:
+        with _of_encoder(encoder, items, place, run, again=again) as model:
+            return _bring(items, model, place, choices, run, f"the encoder {encoder}", json=json)
+    model = model or _model(place, None, rebuild=again)
+    _check_starter(model, text_encoder, quality)
+    model = model or starter.folder(text_encoder, quality)
     _say_unread(items, data, text, model)
+    return _bring(items, model, place, choices, run, _shown(model), json=json)
+
+
+def _bring(
+    items: Dataset, model: Path, place: Place, choices: dict[str, Any], run: WorkOptions, which: str, *, json: bool
+) -> int:
+    """Bring the index up to date and say what was done; or print the plan. `which` names the model in a sentence."""
+    from dcmh.search.blocks import Work
+
     if run.dry_run:
-        blocks = _blocks(items, model, place, Work(model.absolute(), run.device, codes == "joint"))
+        blocks = _blocks(items, model, place, Work(model.absolute(), run.device, choices["codes"] == "joint"))
         return dry_run_result(blocks, run.workers, run.ray, json=json)
     began = time.monotonic()
-    choices = {"rebuild": rebuild, "upgrade": upgrade, "keep_gone": not prune, "codes": codes, "device": run.device}
     if run.ray is None and run.workers == 1:
-        built = _build(items, model, place, choices)
+        built = _build(items, model, place, choices, which)
     else:
         with opened_pool(run.workers, run.ray) as pool:
-            built = _build(items, model, place, choices, pool, run.metrics)
+            built = _build(items, model, place, choices, which, pool, run.metrics)
     changes = built.changes
     assert changes is not None
     say_skipped(changes.skipped, f", listed in {place / 'skipped.tsv'}" if isinstance(place, Path) else "")
     if json:
         console.result_json(_record(built, place, time.monotonic() - began, list(items.notes)))
     else:
-        kept = " The items that are gone are kept." if changes.gone and not prune else ""
+        kept = " The items that are gone are kept." if changes.gone and choices["keep_gone"] else ""
         console.result(f"{changes}{kept}")
     console.say(_summary(built, place))
     built.close()
     return 3 if run.strict and changes.skipped else 0
+
+
+def _check_alone(encoder: str, others: dict[str, object]) -> None:
+    """Refuse options that choose something else to encode with."""
+    for option, value in others.items():
+        if value is not None:
+            raise ParameterError(
+                f"{option} cannot be used with --encoder: {encoder} sees pictures and reads words itself, without a model.",
+                which=option,
+                hint="Leave out one of them. To train a model with an encoder: dcmh train DATA --encoder ENCODER",
+            )
+
+
+@contextlib.contextmanager
+def _of_encoder(encoder: str, items: Dataset, place: Place, run: WorkOptions, *, again: bool) -> Iterator[Path]:
+    """The model of the index, which must be of this encoder, or a new one, which exists inside the block."""
+    from dcmh.methods import from_encoder
+    from dcmh.search.index import encoder_model
+
+    pictures = 2 * from_encoder.FEW if run.dry_run else from_encoder.PICTURES  # the plan does not depend on them
+    with console.progress(f"a sample for {encoder}", "pictures") as bar:
+        model = encoder_model(
+            encoder, items, place, again=again, device=run.device, pictures=pictures, progress=bar.update
+        )
+    if isinstance(model, Path):
+        yield model
+        return
+    count = model.trained_on_["items"]
+    if count < from_encoder.FEW:
+        console.say(
+            f"The encoder saw only {count} pictures. Once there are some hundred, add --upgrade to this command."
+        )
+    with tempfile.TemporaryDirectory(prefix="dcmh-") as folder:
+        model.save(Path(folder) / "model")
+        yield Path(folder) / "model"
 
 
 def _check_starter(model: Path | None, text_encoder: str | None, quality: str | None) -> None:
@@ -218,7 +276,11 @@ def _target(data: str, out: str | None) -> Place | None:
 
 
 def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | None:
-    """The model's folder, checked against the index before anything is loaded."""
+    """The model's folder, checked against the index before anything is loaded; by default that of the index."""
+    from dcmh import stores
+
+    if model is None:
+        return None if out is None else stores.model_of(out)
     if isinstance(out, Address):
         return _model_at(out, model, rebuild=rebuild)
     from dcmh.methods import folder
@@ -227,16 +289,13 @@ def _model(out: Place | None, model: Path | None, *, rebuild: bool) -> Path | No
 
     if out is not None:
         layout.check_target(out)
-    exists = out is not None and layout.is_index(out)
-    if model is None:
-        return out / layout.MODEL if out is not None and exists else None
     fingerprint = folder.read_record(model)["fingerprint"]
-    if out is not None and exists and not rebuild:
+    if out is not None and layout.is_index(out) and not rebuild:
         check_model(out, layout.read_header(out)["fingerprint"], fingerprint, console.command("--upgrade"))
     return model
 
 
-def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None:
+def _model_at(out: Address, model: Path, *, rebuild: bool) -> Path:
     from contextlib import closing
 
     from dcmh import stores
@@ -245,8 +304,6 @@ def _model_at(out: Address, model: Path | None, *, rebuild: bool) -> Path | None
 
     with closing(stores.connect(out)) as store:
         about = store.read_about()
-        if model is None:
-            return store.find_model(about["fingerprint"]) if about else None
         if about and not rebuild:
             fingerprint = folder.read_record(model)["fingerprint"]
             check_model(store.place, about["fingerprint"], fingerprint, console.command("--rebuild"))
@@ -268,17 +325,15 @@ def _build(
     model: Path,
     out: Place,
     choices: dict[str, Any],
+    which: str,
     pool: Pool | None = None,
     metrics: Path | None = None,
 ) -> SearchIndex:
-    from dcmh.methods import folder, starter
+    from dcmh.methods import folder
     from dcmh.search import SearchIndex
     from dcmh.stores.local import layout
 
     record = folder.read_record(model)
-    which = str(model)
-    if model.parent == Path(starter.__file__).parent:
-        which = f"the starter model, learned from {starter.SOURCE}"
     console.say(
         f"Indexing {len(items):,} items of {items.name or 'the data'} in {out} "
         f"with {which} ({record['method']}, {record['bits']} bits)."
@@ -296,6 +351,16 @@ def _build(
             raise KeyboardInterrupt(f"Stopped. {out} is as it was. Start again: {console.command()}") from None
         again = shlex.join(word for word in shlex.split(console.command()) if word != "--rebuild")
         raise KeyboardInterrupt(f"Stopped. The codes so far are kept in {out}. Continue: {again}") from None
+
+
+def _shown(model: Path) -> str:
+    """A model as messages name it."""
+    from dcmh.methods import folder, from_encoder, starter
+
+    if model.parent == Path(starter.__file__).parent:
+        return f"the starter model, learned from {starter.SOURCE}"
+    own = from_encoder.encoder_of(folder.read_record(model))
+    return str(model) if own is None else f"the encoder {own['name']}"
 
 
 def _progress(device: str, update: Callable[[int, int], None]) -> Callable[[int, int], None]:

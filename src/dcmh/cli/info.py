@@ -137,11 +137,13 @@ def _index(header: Path) -> dict[str, Any]:
 
 
 def _search_index(place: Path) -> dict[str, Any]:
+    from dcmh.methods import folder, from_encoder
     from dcmh.stores.base import UPDATE
     from dcmh.stores.local import layout
     from dcmh.stores.local.catalogue import Catalogue
 
     header = layout.read_header(place)
+    model = folder.read_record(place / layout.MODEL)
     catalogue = Catalogue(place / layout.CATALOGUE)
     listed = place / layout.SKIPPED
     files = [file for file in place.rglob("*") if file.is_file()]
@@ -152,6 +154,7 @@ def _search_index(place: Path) -> dict[str, Any]:
         "bits": header["bits"],
         "method": header.get("method"),
         "model": header["fingerprint"],
+        "encoder": (from_encoder.encoder_of(model) or {}).get("name"),
         "trained_on": _model(place / layout.MODEL).get("trained_on"),
         "data": catalogue.about("root"),
         "state": _state(catalogue.about(UPDATE), current=current),

@@ -19,7 +19,7 @@ from dcmh.util import hub
 if TYPE_CHECKING:
     from dcmh.methods.base import Hasher
 
-_NOT_METHODS = {"base", "estimator", "export", "fine_space", "folder", "starter"}
+_NOT_METHODS = {"base", "estimator", "export", "fine_space", "folder", "from_encoder", "starter"}
 
 
 def available() -> dict[str, str]:

@@ -18,8 +18,9 @@ An ImageNet network also knows the names of a thousand classes. With p its proba
 class names' vectors less their mean, k = unit(p C M V) joins the regression's inputs, and adds to its output:
 z = unit(unit([x, INPUT k] W V) + CLASSES k). That covers what the training texts never name.
 
-Where one encoder takes both pictures and texts, they share a space already, and nothing is regressed: z = unit((x - m) V)
-with m the mean of the pictures' vectors, and V from the centred vectors of both.
+Where one encoder takes both pictures and texts, they share a space already, and nothing is regressed: z = unit((x - m) V) and
+z = unit((y - c) V) with m the mean of the pictures' vectors, c that of the texts', and V from the centred vectors of both. The
+two means take away what tells pictures from texts. No item needs both (`dcmh.methods.from_encoder`).
 
 Vectors of one modality alone have a space of their own: z = unit(x V), whose inner products are nearly the cosines of x.
 """

@@ -27,7 +27,7 @@ from dcmh.search.calibration import Calibration
 from dcmh.search.encode import Encoders, shared_modalities
 from dcmh.search.rank import Match, Request, Wanted
 from dcmh.search.results import UNMEASURED, Hit, Hits, Query
-from dcmh.stores.address import Address
+from dcmh.stores.address import Address, is_address, parse
 from dcmh.stores.base import (
     COLUMNS,
     UNFINISHED,
@@ -84,6 +84,7 @@ class SearchIndex:
         data: Dataset,
         folder: Path | str | Address | None = None,
         *,
+        encoder: str | None = None,
         rebuild: bool = False,
         upgrade: bool = False,
         keep_gone: bool = False,
@@ -104,6 +105,9 @@ class SearchIndex:
         model
             Fitted, or a model folder. An index that was built with another one is refused, unless `rebuild` or
             `upgrade`. None: the starter model, for any pictures.
+        encoder
+            Without a model: an encoder of both pictures and texts to search with, without training, such as
+            "transformers:FOLDER" (`dcmh.inputs.encoders`). An index that was built with it keeps its model.
         rebuild
             Start with an empty index, which replaces an existing one at the end.
         upgrade
@@ -134,10 +138,16 @@ class SearchIndex:
                 f"The data is a {type(data).__name__}, not a Dataset.",
                 hint="Write SearchIndex.build(model, dcmh.load_dataset(…, keep_partial=True), folder).",
             )
+        where = Path(f"{data.name or 'data'}.dcmh") if folder is None else folder
+        if encoder is not None:
+            if model is not None:
+                raise ParameterError(
+                    "Both a model and an encoder are given.", hint="Give one of them, and None for the model."
+                )
+            model = encoder_model(encoder, data, where, again=rebuild or upgrade, device=device)
         model = starter.folder() if model is None else Path(model) if isinstance(model, str) else model
         in_memory = None if isinstance(model, Path) else model
         held_out = None if split is None or in_memory is None else calibration.measure(in_memory, split)
-        where = Path(f"{data.name or 'data'}.dcmh") if folder is None else folder
         _check_data(model, data)  # before anything is written
         text = _report_text(report, held_out)
         with stores.build_store(where, model, rebuild=rebuild, upgrade=upgrade, report=text, codes=codes) as store:
@@ -693,6 +703,29 @@ class SearchIndex:
 def blocks_folder(folder: Path) -> Path:
     """Where the blocks of an index are kept while a pool encodes them."""
     return folder.with_name(f".{folder.name}.blocks")
+
+
+def encoder_model(
+    encoder: str,
+    data: Dataset,
+    where: Path | str | Address,
+    *,
+    again: bool,
+    device: str | None = None,
+    pictures: int | None = None,
+    progress: Progress | None = None,
+) -> Hasher | Path:
+    """The model of an index, which must be of this encoder; for a new index, or `again`, a new one (`from_encoder.learn`)."""
+    from dcmh.methods import folder, from_encoder
+
+    own = None if again else stores.model_of(where)
+    if own is not None:
+        place = parse(where) if is_address(where) else where
+        from_encoder.check(place, folder.read_record(own), encoder)
+        return own
+    return from_encoder.learn(
+        encoder, data, pictures=pictures or from_encoder.PICTURES, device=device, progress=progress
+    )
 
 
 def _check_data(model: Hasher | Path, data: Dataset) -> None:

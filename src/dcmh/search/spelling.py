@@ -12,11 +12,10 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from importlib.resources import files
 from string import ascii_lowercase
 
 from dcmh.inputs.encoders import TextEncoder
-from dcmh.util.text import HALVES, STOP_WORDS, index_words, plural_form
+from dcmh.util.text import HALVES, STOP_WORDS, common_words, index_words, plural_form
 
 Counts = Callable[[Sequence[str]], dict[str, int]]  # how many items contain each word
 
@@ -160,9 +159,8 @@ def _distance(a: str, b: str, limit: int) -> int:
 
 @functools.cache
 def _common_words() -> dict[str, int]:
-    """Words of captions and of the names of ImageNet's classes, the most frequent first, with their places."""
-    listed = (files("dcmh.search") / "common_words.txt").read_text(encoding="utf-8")
-    return {word: place for place, word in enumerate(dict.fromkeys(listed.split()))}
+    """Common words, the most frequent first, with their places."""
+    return {word: place for place, word in enumerate(common_words())}
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dcmh.stores.base import Store
     from dcmh.stores.server import ServerStore
 
-__all__ = ["build_store", "connect", "open_store"]
+__all__ = ["build_store", "check_upgrade", "connect", "model_of", "open_store"]
 
 
 def open_store(where: Path | str | Address, model: Path | None = None) -> Store:
@@ -57,15 +57,34 @@ def build_store(
     if is_address(where):
         address = parse(where)
         if upgrade:
-            raise ParameterError(
-                "A collection on a server cannot be upgraded in place.",
-                hint=f"Index the data with the new model into another collection beside {address}, then use that one.",
-            )
+            check_upgrade(address)
         return _engine(address).building(address, model, rebuild=rebuild, report=report, codes=codes)
     from dcmh.stores.local.store import LocalStore
 
     folder = Path(str(where))
     return LocalStore.building(folder, model, rebuild=rebuild, upgrade=upgrade, report=report, codes=codes)
+
+
+def check_upgrade(where: Path | str | Address) -> None:
+    """Refuse to upgrade a collection on a server."""
+    if is_address(where):
+        raise ParameterError(
+            "A collection on a server cannot be upgraded in place.",
+            hint=f"Index the data with the new model into another collection beside {parse(where)}, then use that one.",
+        )
+
+
+def model_of(where: Path | str | Address) -> Path | None:
+    """The folder of the model of an index; None where there is no index yet. Anything else in its place is an error."""
+    if is_address(where):
+        with closing(connect(parse(where))) as store:
+            about = store.read_about()
+            return store.find_model(about["fingerprint"]) if about else None
+    from dcmh.stores.local import layout
+
+    folder = Path(str(where))
+    layout.check_target(folder)
+    return folder / layout.MODEL if layout.is_index(folder) else None
 
 
 def connect(address: Address) -> ServerStore:

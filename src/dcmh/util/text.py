@@ -10,6 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +51,11 @@ _STOP_WORDS = """
     whom whose why will with within without won would wouldn yet you your yours yourself yourselves
     """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
+
+
+def common_words() -> list[str]:
+    """Words of captions of photos and of the names of ImageNet's classes, the most frequent first."""
+    return list(dict.fromkeys((files("dcmh.util") / "common_words.txt").read_text(encoding="utf-8").split()))
 
 
 def words_of(text: str) -> list[str]:
