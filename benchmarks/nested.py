@@ -41,7 +41,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "good": ({"bits": 64, "quality": "good", "nested": False}, (64,)),
     "best": ({"bits": 64, "quality": "best", "nested": False}, (64,)),
     "nested": ({"bits": 64}, (16, 32, 64)),
-    "nested, good": ({"bits": 64, "quality": "good"}, (16, 32, 64)),
+    "nested, good": ({"bits": 64, "quality": "good", "nested": True}, (16, 32, 64)),
 }
 
 

@@ -99,7 +99,7 @@ class DCMHOptions:
     """Items per step. Default: 128; 256 for 4,000 items or more, except with the paper's recipe."""
     nested: bool | None = None
     """Train nested codes, whose first 16, 32, … bits can be used alone: dcmh index --bits, dcmh evaluate --bits. Default: with
-    labels or folders, except with the paper's recipe."""
+    labels or folders, except with --quality good or best and with the paper's recipe."""
     learning_rate: float | None = None
     """Learning rate of the stable recipe. Default: 0.001."""
     hidden: int | None = None

@@ -486,7 +486,14 @@ def test_codes_are_nested_where_items_are_similar_by_labels_or_folders():
     assert DCMH(bits=128)._recipe({}).prefixes == (16, 32, 64)
     assert DCMH(bits=40, similarity="folders")._recipe({}).prefixes == (16, 32)
     assert DCMH(similarity="pairing", nested=True)._recipe({}).prefixes == (16, 32)
-    for model in (DCMH(bits=16), DCMH(nested=False), DCMH(similarity="pairing"), DCMH(similarity="tags")):
+    assert DCMH(quality="good", nested=True)._recipe({}).prefixes == (16, 32)
+    for model in (
+        DCMH(bits=16),
+        DCMH(nested=False),
+        DCMH(quality="good"),
+        DCMH(similarity="pairing"),
+        DCMH(similarity="tags"),
+    ):
         assert model._recipe({}).prefixes == ()
     with pytest.raises(ParameterError, match="codes of 64 bits, not of 32"):
         DCMH(recipe="paper").shortened(32)

@@ -70,7 +70,8 @@ class DCMH(Hasher):
         MatConvNet's imagenet-vgg-f.mat, for "cnn-f".
     nested
         Train the first 16, 32, 64, … bits of a code to be codes as well, which `shortened` gives. Default: where items are
-        similar by labels or folders, except for "paper", which has no nested codes.
+        similar by labels or folders; not with the qualities "good" and "best", which are for accuracy at one length. "paper"
+        has no nested codes.
     learning_rate, hidden, dropout
         For the stable recipe, whose hash networks have one hidden layer; hidden=0 leaves it out. "paper" has its own.
     validation
@@ -349,8 +350,8 @@ class DCMH(Hasher):
     @property
     def _prefixes(self) -> tuple[int, ...]:
         """The lengths below `bits` at which the first bits of a code are a code of their own."""
-        nested = self._has_classes and self.recipe != "paper" if self.nested is None else self.nested
-        return nested_lengths(self.bits) if nested else ()
+        usual = self._has_classes and self.quality == "fast" and self.recipe != "paper"
+        return nested_lengths(self.bits) if (usual if self.nested is None else self.nested) else ()
 
     @property
     def _image_network(self) -> str:
