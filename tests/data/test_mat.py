@@ -64,7 +64,7 @@ def test_split_over_files(tmp_path, turn):
     savemat(tmp_path / "small-yall.mat", {"YAll": csc_matrix(words.astype(float)) if turn else words})
     savemat(tmp_path / "small-lall.mat", {"LAll": labels.T if turn else labels})
     savemat(tmp_path / "small-xall-vgg.mat", {"XAll": features.T if turn else features})
-    for source in (tmp_path, tmp_path / "small-yall.mat", tmp_path / "small-lall.mat"):
+    for source in (tmp_path,) if turn else (tmp_path / "small-yall.mat", tmp_path / "small-lall.mat"):
         data = load_dataset(source)
         assert data.modalities == ("image", "text")
         assert data.name == "small"

@@ -14,7 +14,7 @@ import small_encoders
 from dcmh.inputs import encoders
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", ["clip", pytest.param("siglip", marks=pytest.mark.slow)])
 def test_train_index_search_with_an_encoder(cli, tmp_path, kind):
     folder = getattr(small_encoders, kind)(tmp_path / "towers")
     answer = cli("train", "toy", *QUICK, "--encoder", "transformers:towers")

@@ -63,7 +63,7 @@ def squares(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", ["clip", pytest.param("siglip", marks=pytest.mark.slow)])
 def test_index_again_search_and_upgrade(cli, squares, tmp_path, kind):
     folder = getattr(small_encoders, kind)(tmp_path / "towers")
     other = small_encoders.clip(tmp_path / "other", seed=1)
@@ -151,7 +151,7 @@ def test_what_is_refused(cli, squares, tmp_path, toy_model):
     for one, takes in (
         ("onnx:texts", "texts, not pictures"),
         ("onnx:pictures", "pictures, not texts"),
-        ("minilm", "texts"),
+        ("use-multilingual", "texts"),
     ):
         answer = cli("index", "photos", "--encoder", one)
         assert answer.code == 1

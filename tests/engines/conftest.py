@@ -21,6 +21,7 @@ SLOW = {  # Milvus waits in them for 10 s or longer; they also run with PostgreS
     "test_an_older_collection[milvus-index]",
     "test_a_second_folder_is_refused[milvus]",
     "test_another_model_is_refused[milvus]",
+    "test_copies_are_found_collections_merged_and_upgrades_refused[milvus]",
 }
 
 

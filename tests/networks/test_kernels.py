@@ -20,6 +20,7 @@ def test_each_kernel_computes_what_pytorch_does():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_each_kernel_compiles_for_a_gpu(tmp_path, monkeypatch):
     """For an H100 or H200, whose machine code Triton's own assembler writes without one."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
