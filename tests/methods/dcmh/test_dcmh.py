@@ -499,6 +499,16 @@ def test_codes_are_nested_where_items_are_similar_by_labels_or_folders():
         DCMH(recipe="paper").shortened(32)
 
 
+def test_a_quarter_of_a_nested_loss_is_that_of_the_prefixes(monkeypatch):
+    monkeypatch.setattr(
+        Stable, "_loss", lambda *arguments: (torch.tensor(float(arguments[-1])), {})
+    )  # the number of bits
+    loss, _ = DCMH(bits=64)._recipe({}).loss(None, None, torch.zeros(8, 64), torch.arange(8))
+    assert loss == 0.75 * 64 + 0.25 * (16 + 32) / 2
+    loss, _ = DCMH(bits=64, nested=False)._recipe({}).loss(None, None, torch.zeros(8, 64), torch.arange(8))
+    assert loss == 64
+
+
 def test_codes_of_a_model_that_does_not_know_the_setting_are_not_nested(tmp_path):
     DCMH(**FAST | {"bits": 32}).fit(pairs()).save(tmp_path / "model")
     assert dcmh.load(tmp_path / "model").shortened(16).bits == 16
